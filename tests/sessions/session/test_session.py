@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 
@@ -16,15 +17,19 @@ from sessions.backends.base import Launch
 from sessions.cells.idempotency import Run
 from sessions.model.errors import ConnectionFailed, KernelDied, QuotaExceeded, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, StateChange, Status
+from sessions.model.values import ExecuteRequest, SessionKey, SessionSpec, StateChange, StateNotice, Status
+from sessions.session.kernel_slot import KernelSlot
+from sessions.session.record import NOTHING, Identity
 from sessions.session.session import Session
 from sessions.session.states import MOVES, State
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (
+    PYTHON,
     TIMEOUTS,
     Cell,
     FakeBackend,
     World,
+    background,
     run,
     stream,
     until,
@@ -81,34 +86,76 @@ async def test_a_session_starts_until_its_kernel_answers(world: World) -> None:
     assert session.state is State.IDLE
 
 
-OPEN = [state for state in State if state is not State.CLOSED]
+#: the moves by which a new slot comes to each state
+WAYS = {
+    State.STARTING: [],
+    State.IDLE: [State.IDLE],
+    State.BUSY: [State.IDLE, State.BUSY],
+    State.ASLEEP: [State.ASLEEP],
+    State.DEAD: [State.DEAD],
+}
 
 
-@pytest.mark.parametrize(("here", "there"), list(itertools.product(OPEN, OPEN)))
+def slot_in(world: World, here: State, listener: Mock) -> KernelSlot:
+    """Return a slot of its own in a state."""
+    identity = Identity(SessionKey("acme", "s1"), SessionSpec(), PYTHON, 0.0)
+    slot = KernelSlot(identity, world.services, StateNotice(), NOTHING, listener)
+    for state in WAYS[here]:
+        slot.move(state)
+    return slot
+
+
+@pytest.mark.parametrize(("here", "there"), list(itertools.product(WAYS, State)))
 async def test_only_the_moves_of_the_table_are_made(world: World, here: State, there: State) -> None:
-    session = await world.session()
-    session._slot._state = here
-    if there in MOVES[here]:
-        session._slot.move(there)
-        assert session.state is there
+    slot = slot_in(world, here, Mock(closed=False))
+    assert slot.state is here
+    if there in MOVES[here] and there is not State.CLOSED:
+        slot.move(there)
+        assert slot.state is there
     else:
         with pytest.raises(RuntimeError, match=f"session acme:s1 cannot go from {here} to {there}"):
-            session._slot.move(there)
-    session._slot._state = State.IDLE
+            slot.move(there)
+        assert slot.state is here
 
 
-@pytest.mark.parametrize("here", OPEN)
-async def test_only_the_end_closes_a_session_in_every_state_and_for_good(session: Session, here: State) -> None:
+@pytest.mark.parametrize(("here", "there"), list(itertools.product(WAYS, State)))
+async def test_no_move_opens_a_closed_session(world: World, here: State, there: State) -> None:
+    listener = Mock(closed=False)
+    slot = slot_in(world, here, listener)
+    listener.closed = True
+    with pytest.raises(RuntimeError, match=f"cannot go from closed to {there}"):
+        slot.move(there)
+    assert slot.state is State.CLOSED
+
+
+async def comes_to(here: State, session: Session, world: World) -> None:
+    """Bring a session that is idle to a state."""
+    match here:
+        case State.STARTING:
+            await run(session, EXIT)
+            world.backend.gate.clear()
+            spawn(run(session, "1"), "client")
+        case State.BUSY:
+            await start_cell(session, world)
+        case State.ASLEEP:
+            assert await session.fall_asleep() == ""
+        case State.DEAD:
+            await run(session, EXIT)
+    await until(lambda: session.state is here)
+
+
+@pytest.mark.parametrize("here", WAYS)
+async def test_the_end_closes_a_session_in_every_state_and_for_good(
+    world: World, session: Session, here: State
+) -> None:
     assert State.CLOSED in MOVES[here]
-    session._slot._state = here
-    with pytest.raises(RuntimeError, match=f"cannot go from {here} to closed"):
-        session._slot.move(State.CLOSED)
+    await comes_to(here, session, world)
     ending = session.close()
     assert session.state is State.CLOSED
-    for there in State:
-        with pytest.raises(RuntimeError, match=f"cannot go from closed to {there}"):
-            session._slot.move(there)
+    world.backend.gate.set()
     await ending
+    await until(lambda: not background("client"))
+    assert session.state is State.CLOSED
 
 
 def test_the_table_has_every_state() -> None:
@@ -287,7 +334,8 @@ async def test_a_client_that_leaves_after_a_kernels_death_does_not_affect_others
     running = await start_cell(session, world)
     kernel = await session.settled_kernel()
     world.backend.kernel.dies(1)
-    await kernel.wait()
+    while kernel.alive:  # noqa: ASYNC110 - the session must not have handled the end yet, as after `until`
+        await asyncio.sleep(0)
     impatient = asyncio.gather(session.settled_kernel())
     await asyncio.sleep(0)
     impatient.cancel()

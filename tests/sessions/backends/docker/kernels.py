@@ -27,12 +27,14 @@ class Kernels:
         #: folder of the processes
         self.proc = root / "proc"
         self.handles: dict[str, DockerHandle] = {}
+        #: what the kernels call
+        self.engine = Mock()
 
     def add(self, tenant: str) -> DockerHandle:
         """Add a kernel of a tenant."""
         name = f"{len(self.handles):064}"
         info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
-        handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
+        handle = self.handles[name] = DockerHandle(self.engine, name, info, tenant)
         handle.cgroup = ControlGroup(name, self.root)
         handle.timers = Timers(handle.cgroup, self.proc)
         (self.root / SLICE / name).mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint.sealing import MEMORY
+from sessions.backends.docker.container.handle import DockerHandle
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, InUse, NoRoom, SleepFailed, SleepImage
 from sessions.model.errors import SessionClosed, StartFailed
@@ -130,7 +131,7 @@ async def test_a_refused_copy_leaves_the_kernel_as_it_was(
     expected: type[SleepFailed] = SleepFailed
     if fault == "in use":
         expected = InUse
-        monkeypatch.setattr(kernel.handle, "_tools_open", 1)
+        monkeypatch.setattr(DockerHandle, "tools_run", True)
     elif fault == "no room":
         expected = NoRoom
         monkeypatch.setattr("sessions.backends.docker.checkpoint.images._FREE_MIN", 2**62)

@@ -297,7 +297,7 @@ class FakeKernel:
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
-        self._heard = asyncio.Event()
+        self.subscribed = asyncio.Event()
         self._at_work = False
         #: messages on control that it has not read yet
         self.unread: list[list[bytes]] = []
@@ -343,7 +343,7 @@ class FakeKernel:
             except zmq.Again:
                 return
             if channel == "iopub":  # a subscription
-                self._heard.set()
+                self.subscribed.set()
             elif channel == "control" and self._at_work and not self.behaviour.reads_control_while_busy:
                 self.unread.append(frames)
             else:
@@ -402,7 +402,7 @@ class FakeKernel:
 
     async def _work(self) -> None:
         if self.behaviour.waits_for_listener:
-            await self._heard.wait()
+            await self.subscribed.wait()
         while True:
             identity, request = await self._inbox.get()
             if request["msg_type"] == "execute_request":

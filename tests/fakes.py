@@ -298,7 +298,7 @@ class FakeKernel:
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
-        self._heard = asyncio.Event()
+        self.subscribed = asyncio.Event()
         self._at_work = False
         #: messages on control that it has not read yet
         self.unread: list[list[bytes]] = []
@@ -344,7 +344,7 @@ class FakeKernel:
             except zmq.Again:
                 return
             if channel == "iopub":  # a subscription
-                self._heard.set()
+                self.subscribed.set()
             elif channel == "control" and self._at_work and not self.behaviour.reads_control_while_busy:
                 self.unread.append(frames)
             else:
@@ -403,7 +403,7 @@ class FakeKernel:
 
     async def _work(self) -> None:
         if self.behaviour.waits_for_listener:
-            await self._heard.wait()
+            await self.subscribed.wait()
         while True:
             identity, request = await self._inbox.get()
             if request["msg_type"] == "execute_request":
@@ -739,7 +739,7 @@ class FakeBackend:
         self.gate.set()
         #: number of requested starts, including failed ones
         self.asked = 0
-        self._root = Path(tempfile.mkdtemp(prefix="fake-"))
+        self.root = Path(tempfile.mkdtemp(prefix="fake-"))
 
     def on(self, code: str, script: Script) -> str:
         """Let kernels follow `script` for a cell with this code.
@@ -767,12 +767,12 @@ class FakeBackend:
     @property
     def copies(self) -> Path:
         """Directory with the files of copies."""
-        return self._root / "copies"
+        return self.root / "copies"
 
     @property
     def workspaces(self) -> list[str]:
         """All workspaces."""
-        return sorted(path.name for path in (self._root / "workspaces").glob("*"))
+        return sorted(path.name for path in (self.root / "workspaces").glob("*"))
 
     @property
     def leftovers(self) -> int:
@@ -804,7 +804,7 @@ class FakeBackend:
 
     def new_info(self, launch: Launch) -> ConnectionInfo:
         """Return where a new kernel listens."""
-        socket, spec = str(self._root / uuid.uuid4().hex[:8]), launch.kernelspec
+        socket, spec = str(self.root / uuid.uuid4().hex[:8]), launch.kernelspec
         return new_connection_info("ipc", socket, first_port=1, encryption=spec.encryption, signature=spec.signature)
 
     async def start(self, launch: Launch) -> FakeKernel:
@@ -813,7 +813,7 @@ class FakeBackend:
         await self.gate.wait()
         if self.refuses is not None:
             raise self.refuses
-        workspace = self._root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
+        workspace = self.root / "workspaces" / (launch.workspace or uuid.uuid4().hex)
         workspace.mkdir(parents=True, exist_ok=True)
         kernel = FakeKernel(self.new_info(launch), self.behaviour, launch, workspace, self.failures)
         self.started.append(kernel)
@@ -821,7 +821,7 @@ class FakeBackend:
 
     async def delete_workspace(self, workspace: str) -> None:
         self.failures.strike("delete_workspace")
-        shutil.rmtree(self._root / "workspaces" / workspace, ignore_errors=True)
+        shutil.rmtree(self.root / "workspaces" / workspace, ignore_errors=True)
 
     async def release(self) -> None:
         """There is nothing to free."""
@@ -831,7 +831,7 @@ class FakeBackend:
         self.failures.strike("close")
         for kernel in self.started:
             kernel.dies(137, ExitReason.KILLED)
-        shutil.rmtree(self._root, ignore_errors=True)
+        shutil.rmtree(self.root, ignore_errors=True)
 
 
 # -- the rest of the gateway's domain --------------------------------------------------------------------------
@@ -1063,3 +1063,8 @@ async def until(condition: Callable[[], object], seconds: float = 60.0) -> None:
     async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 - a condition is not an event
             await asyncio.sleep(0.001)
+
+
+def background(name: str) -> list[asyncio.Task[Any]]:
+    """Return the tasks that go on under a name that begins so."""
+    return [task for task in asyncio.all_tasks() if task.get_name().startswith(name)]

@@ -22,6 +22,7 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import docker
 import structlog
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
@@ -101,11 +102,10 @@ async def printed(kernel: Kernel, code: str) -> str:
     return "".join(text)
 
 
-def note_calls(backend: DockerBackend, table: Table) -> None:
-    """Record the durations of the engine's calls from now on."""
-    api: Any = backend._engine.api
+def note_calls(table: Table) -> None:
+    """Record the durations of the engine's calls from now on, by every client."""
     for name, step in CALLS.items():
-        setattr(api, name, _noting(getattr(api, name), table[step]))
+        setattr(docker.APIClient, name, _noting(getattr(docker.APIClient, name), table[step]))
 
 
 def _noting(call: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
@@ -242,7 +242,7 @@ async def compare(settings: DockerSettings, runs: int) -> Table:
             await until(lambda: restoring.checkpoints.on, 90)
             # The first context of a sandbox lets the gateway make the checkpoint of such contexts.
             await end(restoring, await Kernel.start(restoring, replace(Launch(FULL), workspace="first", shared=True)))
-            await until(lambda: not restoring._starter.checkpoints._making, 90)
+            await asyncio.wait_for(restoring.settled(), 90)
             return await restores(backends, runs)
         finally:
             for backend in backends.values():
@@ -288,7 +288,7 @@ async def measure(backend: Backend, runs: int) -> tuple[Table, dict[int, float]]
     say("cold starts, and their steps")
     await cold(backend, defaultdict(list))  # not measured: the first start costs more
     if isinstance(backend, DockerBackend):
-        note_calls(backend, table)
+        note_calls(table)
     for _ in range(runs):
         await cold(backend, table)
         await steps(backend, table)

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
+#: network that every container is on
+NETWORK = "network"
 #: every tool's output
 TOOL_SAYS = b'{"size": 1}\nx'
 
@@ -141,7 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _describe(self) -> None:
         if self.server.state:
-            self._answer({"State": self.server.state})
+            address = {"Networks": {NETWORK: {"IPAddress": "127.0.0.1"}}}
+            self._answer({"State": self.server.state, "NetworkSettings": address})
         else:
             self._answer({"message": "No such container"}, HTTPStatus.NOT_FOUND)
 

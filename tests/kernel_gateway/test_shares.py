@@ -208,7 +208,13 @@ async def test_requests_that_end_give_their_place_back() -> None:
     for connection in working:
         connection.report_end()
     refused.report_end()
-    assert (door.open, door._working.used) == (0, 0)
+    assert door.open == 0
+    admitted = [door.admit(f"192.0.2.{number}") for number in range(8)]
+    working = [connection for connection in admitted if connection is not None]
+    for connection in working[:7]:
+        connection.assign("evil")
+    with pytest.raises(QuotaExceeded):
+        working[7].assign("evil")
 
 
 async def test_a_tenant_gets_no_session_beyond_its_part_of_the_disk(backend: FakeBackend) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from inspect import iscoroutinefunction
 from operator import attrgetter
@@ -43,6 +43,17 @@ async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.Monk
     await service.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("t"))
     await until(lambda: service.pool.depth() == 1)
     return service
+
+
+#: names of the tasks that run as long as the gateway
+LOOPS = ("readiness", "log", "loop lag", "pool", "culler")
+
+
+def loops() -> list[asyncio.Task[object]]:
+    """Return these tasks."""
+    found = [task for task in asyncio.all_tasks() if task.get_name() in LOOPS]
+    assert len(found) == len(LOOPS)
+    return found
 
 
 def is_free(state_dir: Path) -> bool:
@@ -88,6 +99,7 @@ async def test_the_steps_run_in_order(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     taken: list[str] = []
+    running = loops()
 
     def noted(step: str, method: Callable[[], object]) -> object:
         taken.append(step)
@@ -99,8 +111,23 @@ async def test_the_steps_run_in_order(
     await service.stop()
     assert taken == STEPS
     assert (backend.alive, backend.workspaces) == ([], [])
-    assert all(task.cancelling() for task in service._background)
+    assert all(task.cancelling() for task in running)
     assert is_free(tmp_path)
+
+
+def opened(directory: Path) -> list[str]:
+    """Return the files in a directory that this process has open."""
+    found = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the descriptor of this listing
+            found.append(descriptor.readlink())
+    return [path.name for path in found if directory in path.parents]
+
+
+async def test_a_running_service_has_its_databases_open(service: Service, tmp_path: Path) -> None:
+    assert {"audit.db", "ledger.db", "keys.db"} <= set(opened(tmp_path))
+    await service.stop()
+    assert opened(tmp_path) == []
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -108,13 +135,12 @@ async def test_a_step_that_fails_does_not_prevent_the_others(
     service: Service, backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     failing(monkeypatch, service, step)
+    running = loops()
     assert await stopped(service) == 1
     assert backend.alive == []
-    assert all(task.cancelling() for task in service._background)
+    assert all(task.cancelling() for task in running)
     assert is_free(tmp_path)
-    for name in ("audit", "ledger"):
-        with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-            getattr(service, name)._database.execute("SELECT 1")
+    assert opened(tmp_path) == []
 
 
 async def test_the_kernels_end_when_every_other_step_fails(
@@ -143,8 +169,7 @@ async def test_one_kernel_that_cannot_be_ended_does_not_keep_others_alive(
 ) -> None:
     await service.registry.get_or_create(SessionKey("acme", "s2"))
     session = service.registry.get(SessionKey("acme", "s1"))
-    assert session._slot.kernel is not None
-    stubborn = session._slot.kernel.handle
+    stubborn = session.container
     monkeypatch.setattr(stubborn, "kill", Mock(side_effect=ZeroDivisionError))
     monkeypatch.setattr(backend, "close", backend.release)
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
@@ -159,8 +184,7 @@ async def test_kept_sessions_stay_when_a_step_fails(
     service = await Service(settings(tmp_path, keep_sessions=True)).start()
     session = await service.registry.get_or_create(SessionKey("acme", "s1"))
     await until(lambda: service.pool.depth() == 1)
-    assert session._slot.kernel is not None
     backend.failures["release"] = ZeroDivisionError()
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
-    assert backend.alive == [session._slot.kernel.handle]
+    assert backend.alive == [session.container]
     assert is_free(tmp_path)

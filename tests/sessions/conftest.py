@@ -31,4 +31,4 @@ async def sandbox(world: World) -> AsyncIterator[Sandbox]:
 @pytest.fixture
 def place(world: World, sandbox: Sandbox) -> Path:
     """The directory with the sandbox's files."""
-    return world.backend._root / "workspaces" / sandbox.workspace
+    return world.backend.root / "workspaces" / sandbox.workspace

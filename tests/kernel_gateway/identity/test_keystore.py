@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,7 +83,9 @@ def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[s
 def test_the_command_reports_a_change_that_cannot_be_saved(store: KeyStore, tmp_path: Path) -> None:
     key, _ = store.add("alice")
     instance_id(tmp_path / "state")
-    with store._database.transaction():
+    path = tmp_path / "state" / "keys.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
         for change in (["add", "bob"], ["revoke", key.id]):
             ended = command(tmp_path / "state", *change)
             assert (ended.returncode, ended.stdout) == (1, "")

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 
+import docker
+
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
+from sessions.backends.docker.checkpoint.sleep_images import SleepImages
+from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.engine import Engine
+from sessions.backends.docker.golden.workshop import Workshop
+from sessions.backends.docker.profile import DISKS_LABEL, CheckpointSettings, SleepSettings
 from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -47,7 +56,7 @@ class Bed:
     async def ready(self) -> None:
         """Wait until Python's kernels are restored, as in a gateway: not all that start plainly can sleep."""
         assert await self.readiness.check()
-        self.backend._starter.checkpoints.begin()
+        await self.backend.adopt({}, ())
         await until(lambda: self.backend.sleep.ability.on)
 
     async def asleep(self, kernel: Kernel) -> SleepImage:
@@ -62,9 +71,26 @@ class Bed:
         await self.kernel_memory.discard(image)
         return awake
 
+    def disks(self) -> set[str]:
+        """Return the names of the image files of workspaces, which are on this machine."""
+        with closing(docker.from_env()) as client:
+            (images,) = client.volumes.list(filters={"label": f"{DISKS_LABEL}={INSTANCE}"})
+        return {path.stem for path in Path(images.attrs["Mountpoint"]).glob("*.img")}
+
     def files(self) -> list[Path]:
         """Return everything on disk."""
         return [path for path in self.images.rglob("*") if path.is_file()] if self.images.is_dir() else []
+
+
+@asynccontextmanager
+async def workshop_for(settings: DockerSettings) -> AsyncIterator[Workshop]:
+    """A workshop beside that of a backend, with the same golden images."""
+    assert settings.checkpoints is not None
+    engine = Engine()
+    disks = Disks(engine, settings)
+    yield Workshop(engine, disks, settings, settings.checkpoints, SleepImages(engine, disks, settings))
+    await asyncio.to_thread(disks.close)
+    await engine.close()
 
 
 async def said(kernel: Kernel, code: str) -> str:

@@ -26,6 +26,8 @@ import pytest
 from kernel_image import protocol
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.isolation.isolation import prove_isolation
+from sessions.backends.docker.isolation.proof import Proven
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
 from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
@@ -94,30 +96,30 @@ def network() -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def proven() -> dict[str, Any]:
-    """Results of the proof of the first Docker backend, for the network that all of them use."""
-    return {}
+def proven_once() -> Iterator[None]:
+    """The proof of the first Docker backend holds for all, because they use one network."""
+    proofs: list[Proven] = []
+
+    def prove(*asked: Any) -> Proven:
+        proofs.extend([] if proofs else [prove_isolation(*asked)])
+        return proofs[0]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sessions.backends.docker.prove_isolation", prove)
+        yield
 
 
 @pytest.fixture(params=BACKENDS)
-async def backend(request: pytest.FixtureRequest, nothing_left: None, proven: dict[str, Any]) -> AsyncIterator[Backend]:
+async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_once: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
     backend = make()
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
-        backend._proven = "gvisor" in proven
-        backend.inventory = proven.get("inventory")
-        backend._starter.gvisor = proven.get("gvisor", False)
-        backend._engine.kernels_group = proven.get("group", "")
     await backend.prepare()
-    if isinstance(backend, DockerBackend):
-        proven["gvisor"] = backend._starter.gvisor
-        proven["inventory"] = backend.inventory
-        proven["group"] = backend._engine.kernels_group
-        if backend.settings.checkpoints is not None:
-            await backend.adopt({}, ())
-            await until(lambda: backend.checkpoints.on, NOTICED)
-            await backend.settled()  # the proof of sleep comes after the first checkpoint
+    if isinstance(backend, DockerBackend) and backend.settings.checkpoints is not None:
+        await backend.adopt({}, ())
+        await until(lambda: backend.checkpoints.on, NOTICED)
+        await backend.settled()  # the proof of sleep comes after the first checkpoint
     yield backend
     await backend.close()
 

@@ -33,7 +33,28 @@ LAUNCH = Launch(KERNELSPECS.find("python"))
 
 
 @pytest.fixture
-async def backend(nothing_left: None) -> AsyncIterator[ProcessBackend]:
+def temporary(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The directory of temporary files; its path is short, as the paths of sockets must be."""
+    tmp_path_factory.getbasetemp()  # pytest makes its own elsewhere
+    with tempfile.TemporaryDirectory() as directory:
+        monkeypatch.setattr(tempfile, "tempdir", directory)
+        yield Path(directory)
+
+
+@pytest.fixture
+def root(temporary: Path, backend: ProcessBackend) -> Path:
+    """The backend's directory."""
+    (root,) = temporary.iterdir()
+    return root
+
+
+def inside(directory: Path) -> list[str]:
+    """Return the names of everything in a directory."""
+    return [path.name for path in directory.rglob("*")]
+
+
+@pytest.fixture
+async def backend(nothing_left: None, temporary: Path) -> AsyncIterator[ProcessBackend]:
     backend = ProcessBackend()
     yield backend
     await backend.close()
@@ -118,13 +139,12 @@ async def test_a_kernel_whose_process_name_is_not_utf8_can_be_interrupted_and_ki
         await kernel.kill(SessionClosed())
 
 
-async def test_nothing_is_left_on_disk(backend: ProcessBackend, kernel: Kernel) -> None:
-    root = backend._root
+async def test_nothing_is_left_on_disk(backend: ProcessBackend, temporary: Path, root: Path, kernel: Kernel) -> None:
     assert (root / kernel.handle.id).is_dir()
     await kernel.kill(SessionClosed())
     assert not (root / kernel.handle.id).exists()
     await backend.close()
-    assert not root.exists()
+    assert inside(temporary) == []
 
 
 @pytest.fixture
@@ -170,12 +190,12 @@ asyncio.run(main())
 # -- secrets ---------------------------------------------------------------------------------------------------
 
 
-async def test_keys_are_in_one_file_that_only_this_user_may_read(backend: ProcessBackend, kernel: Kernel) -> None:
-    home = backend._root / kernel.handle.id
+async def test_keys_are_in_one_file_that_only_this_user_may_read(root: Path, kernel: Kernel) -> None:
+    home = root / kernel.handle.id
     key = kernel.handle.connection_info.key.decode()
     assert [path.name for path in home.iterdir() if path.is_file() and key in path.read_text()] == [".connection.json"]
     assert (home / ".connection.json").stat().st_mode & 0o777 == 0o600
-    for place in (backend._root, home):
+    for place in (root, home):
         assert place.stat().st_mode & 0o777 == 0o700
 
 
@@ -198,7 +218,7 @@ def _parent(pid: int) -> int:
 
 
 async def test_a_process_that_cannot_be_created_is_a_failed_start(
-    backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch
+    backend: ProcessBackend, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuses(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -206,7 +226,7 @@ async def test_a_process_that_cannot_be_created_is_a_failed_start(
     monkeypatch.setattr(asyncio, "create_subprocess_exec", refuses)
     with pytest.raises(StartFailed, match="Resource temporarily unavailable"):
         await Kernel.start(backend, LAUNCH)
-    assert [path.name for path in backend._root.rglob("*")] == ["workspaces"]
+    assert inside(root) == ["workspaces"]
 
 
 # -- kernels that support only TCP -----------------------------------------------------------------------------
@@ -223,11 +243,13 @@ async def test_a_kernel_may_be_reached_by_tcp(backend: ProcessBackend) -> None:
     await kernel.kill(SessionClosed())
 
 
-async def test_without_free_ports_nothing_is_started(backend: ProcessBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_free_ports_nothing_is_started(
+    backend: ProcessBackend, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(process, "_PORT_ATTEMPTS", 0)
     with pytest.raises(StartFailed, match="no free ports"):
         await Kernel.start(backend, Launch(replace(LAUNCH.kernelspec, ipc=False)))
-    assert list(backend._root.iterdir()) == []
+    assert inside(root) == []
 
 
 # -- programs beside kernels -----------------------------------------------------------------------------------

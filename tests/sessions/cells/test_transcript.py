@@ -13,6 +13,7 @@ from sessions.cells import transcript
 from sessions.cells.notebook import PIECE, notebook
 from sessions.cells.outputs import Event
 from sessions.cells.transcript import Transcript
+from sessions.tenants.kept_bytes import KeptBytes
 from tests.fakes import (
     PYTHON,
     Saying,
@@ -33,7 +34,8 @@ class Kernel:
     """A kernel whose session is recorded."""
 
     def __init__(self, max_output_bytes: int = 100_000, max_bytes: int = transcript.MAX_BYTES) -> None:
-        self.transcript = Transcript(max_output_bytes, max_bytes)
+        self.kept = KeptBytes()
+        self.transcript = Transcript(max_output_bytes, max_bytes, self.kept)
         self._ids = (f"cell-{number}" for number in count(1))
 
     def is_sent(self, code: str) -> str:
@@ -223,7 +225,9 @@ def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
     kernel = Kernel(max_output_bytes=500)
     one = kernel.is_sent("1")
     kernel.says(*[display("a", f"id-{number}") for number in range(100)], to=one)
-    assert len(kernel.transcript._cells[one].displays) == len(kernel.cells[0][2]) - 1 < 99
+    kept = kernel.transcript.find(one)
+    assert kept is not None
+    assert len(kept.displays) == len(kernel.cells[0][2]) - 1 < 99
 
 
 # -- snapshots -------------------------------------------------------------------------------------------------
@@ -330,10 +334,17 @@ def test_cleared_and_forgotten_outputs_make_room() -> None:
 
 def test_sizes_add_up() -> None:
     kernel = Kernel()
+    sent = []
     for _ in range(3):
-        cell = kernel.is_sent("code")
+        sent.append(cell := kernel.is_sent("code"))
         kernel.says(stream("x"), display("a", "id"), update("longer than before", "id"), clear(wait=True), to=cell)
         kernel.says(display("b", "id"), to=cell)
-    assert kernel.transcript._share.size == sum(cell.size for cell in kernel.transcript._cells.values())
+
+    def sizes() -> list[int]:
+        return [entry.size for entry in map(kernel.transcript.find, sent) if entry is not None]
+
+    assert len(sizes()) == 3
+    assert kernel.kept.size == sum(sizes())
     kernel.transcript.forget("cell-2")
-    assert kernel.transcript._share.size == sum(cell.size for cell in kernel.transcript._cells.values())
+    assert len(sizes()) == 2
+    assert kernel.kept.size == sum(sizes())

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, MutableMapping
 from dataclasses import replace
-from unittest.mock import Mock, call
+from typing import Any
+from unittest.mock import ANY, Mock, call, patch
 
 import pytest
 import zmq
@@ -20,6 +21,8 @@ from sessions.kernels import replies as module
 from sessions.kernels import transport
 from sessions.kernels.messages import Message
 from sessions.kernels.sockets import CHANNELS
+from sessions.kernels.transport import Transport
+from sessions.kernels.watchdog import Watchdog
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import spawn
@@ -50,6 +53,11 @@ class Line:
     def says(self, *sayings: Saying) -> None:
         for saying in sayings:
             self.kernel.publish(saying, None)
+
+
+def dropped(logs: list[MutableMapping[str, Any]]) -> int:
+    """Return how many messages were dropped as malformed, by the log."""
+    return [entry["event"] for entry in logs].count("malformed message dropped")
 
 
 Dial = Callable[..., Line]
@@ -137,12 +145,12 @@ async def test_a_kernel_is_ready_only_when_its_stdin_is_connected(kernel: FakeKe
 
 
 async def test_a_kernel_that_starts_later_is_waited_for(backend: FakeBackend) -> None:
-    info = new_connection_info("ipc", str(backend._root / "later"), first_port=1, encryption=True)
+    info = new_connection_info("ipc", str(backend.root / "later"), first_port=1, encryption=True)
     early = connect(info, most=MAX)
     ready = asyncio.gather(early.ready())
     await asyncio.sleep(0.05)
     assert not ready.done()
-    kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend._root)
+    kernel = FakeKernel(info, backend.behaviour, Launch(PYTHON), backend.root)
     async with asyncio.timeout(60):
         await ready
     early.close()
@@ -191,9 +199,10 @@ async def test_messages_signed_with_another_key_are_dropped(kernel: FakeKernel, 
 
     def both_were_told() -> bool:
         right.says(stream("hi"))
-        return bool(right.texts and wrong.connection._malformed)
+        return bool(right.texts and dropped(logs))
 
-    await until(both_were_told)
+    with capture_logs() as logs:
+        await until(both_were_told)
     assert wrong.heard == []
 
 
@@ -220,7 +229,7 @@ async def test_messages_arrive_in_order_with_their_channel(line: Line) -> None:
 
 async def test_a_message_without_a_request_is_delivered_at_once(dial: Dial) -> None:
     line = dial()
-    await until(line.kernel._heard.is_set)
+    await until(line.kernel.subscribed.is_set)
     line.says(stream("unasked"))
     await until(lambda: line.texts == ["unasked"])
 
@@ -304,19 +313,9 @@ async def test_a_message_that_cannot_be_handled_does_not_stop_the_next(line: Lin
 
     line.listener.handle = stumble
     line.says(busy(), stream("1"), busy(), stream("2"))
-    with pytest.MonkeyPatch.context() as quiet:
-        quiet.setattr("sessions.kernels.connection.log", _Silence())
+    with capture_logs() as logs:
         await until(lambda: line.texts == ["1", "2"])
-    assert line.connection._malformed == 2
-
-
-class _Silence:
-    """A log that drops the expected failure."""
-
-    def exception(self, *_args: object, **_fields: object) -> None:
-        pass
-
-    debug = warning = exception
+    assert dropped(logs) == 2
 
 
 async def test_a_large_message_arrives(line: Line) -> None:
@@ -335,30 +334,34 @@ async def test_an_oversized_message_breaks_the_channel_which_is_renewed(line: Li
         line.heard.clear()
 
 
-async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once(line: Line) -> None:
+async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once(kernel: FakeKernel) -> None:
+    lines = Transport(kernel.connection_info, listener := Mock(), MAX, lambda _: True)
+    lines.open()
+    await lines.connected.wait()
     for _ in range(2):
+        listener.reset_mock()
         with capture_logs() as logs:
             for channel in CHANNELS:
-                line.kernel.unbind(channel)
-            await until(lambda: set(line.connection._transport._drops.values()) == {1})
+                kernel.unbind(channel)
+            await until(lambda: listener.on_renewed.call_count == len(CHANNELS))
         assert [(entry["log_level"], entry["channels"]) for entry in logs] == [("warning", sorted(CHANNELS))]
         for channel in CHANNELS:
-            line.kernel.bind(channel)
-        await line.connection.ready()  # the next loss is another one
-        for channel in CHANNELS:
-            line.connection._transport.confirm(channel)
+            kernel.bind(channel)
+        await lines.connected.wait()  # the next loss is another one
+    lines.close()
 
 
 async def test_a_channel_that_the_kernel_drops_gets_one_new_connection(line: Line) -> None:
-    lines = line.connection._transport
-    with pytest.MonkeyPatch.context() as watched:
-        watched.setattr(lines._watchdog, "back", back := Mock(wraps=lines._watchdog.back))
+    with (
+        patch.object(Watchdog, "lost", autospec=True, side_effect=Watchdog.lost) as lost,
+        patch.object(Watchdog, "back", autospec=True, side_effect=Watchdog.back) as back,
+    ):
         line.kernel.unbind("shell")
-        await until(lambda: "shell" in lines._without_handshake)
+        await until(lambda: lost.called)
         line.kernel.bind("shell")  # before the gateway looks after the channel, and libzmq connects at once
-        await until(lambda: lines._drops["shell"])
+        await until(lambda: line.listener.shell_losses)
         await line.connection.ready()
-    assert back.call_args_list == [call("shell")], "the kernel takes the second for the same client"
+    assert back.call_args_list == [call(ANY, "shell")], "the kernel takes the second for the same client"
 
 
 async def test_a_loss_on_shell_is_reported_to_the_listener(line: Line) -> None:
@@ -423,7 +426,7 @@ async def test_no_message_is_delivered_after_the_end(line: Line) -> None:
 
 
 async def test_sends_to_a_kernel_that_accepts_nothing_are_refused_in_the_end(backend: FakeBackend) -> None:
-    info = new_connection_info("ipc", str(backend._root / "nobody"), first_port=1, encryption=False)
+    info = new_connection_info("ipc", str(backend.root / "nobody"), first_port=1, encryption=False)
     lonely = connect(info, most=MAX)
 
     def feed() -> None:

@@ -23,7 +23,7 @@ PARTS = (HEADER, PARENT, b"{}", CONTENT)
 
 
 def signature(*parts: bytes, key: bytes = KEY) -> bytes:
-    return Codec(key)._session.sign(list(parts))
+    return Codec(key).sign(parts, [])[1]
 
 
 def signed(*parts: bytes) -> list[bytes]:

@@ -33,7 +33,7 @@ from sessions.model.values import (
     StateChange,
     Status,
 )
-from tests.fakes import PYTHON, FakeBackend, World, run, until, world_over
+from tests.fakes import PYTHON, FakeBackend, World, background, run, until, world_over
 
 PLAIN = Launch(PYTHON)
 
@@ -78,21 +78,21 @@ async def test_a_kernel_is_leased_once(warm: World) -> None:
 
 async def test_a_kernel_of_an_ended_session_is_not_leased_again(warm: World) -> None:
     session = await warm.session("a")
-    first = session._slot.kernel
+    first = session.container
     assert first is not None
     await warm.registry.end(session.key)
     await until(lambda: warm.pool.depth() == 2)
     for name in ("b", "c", "d"):
-        assert (await warm.session(name))._slot.kernel is not first
-    assert not first.alive
+        assert (await warm.session(name)).container is not first
+    assert first not in warm.backend.alive
 
 
 async def test_a_session_keeps_the_workspace_of_its_first_kernel(warm: World) -> None:
     session = await warm.session()
     assert (await run(session, "x = 1")).state is StateChange.NEW
-    before = session._slot.launch.workspace
+    before = session.launch.workspace
     await session.restart()
-    assert session._slot.launch.workspace == before
+    assert session.launch.workspace == before
     assert (await run(session, "1")).status is Status.OK
 
 
@@ -171,8 +171,7 @@ async def test_a_lease_costs_one_round_trip_and_no_call_of_the_engine(warm: Worl
     first = warm.backend.started[0]
     sent = first.taken.copy()
     session = await warm.session()
-    assert session._slot.kernel is not None
-    assert session._slot.kernel.handle is first
+    assert session.container is first
     assert first.taken[len(sent) :] == ["kernel_info_request"]
     assert (await run(session, "x = 1")).execution_count == 1
     first_cell = first.taken[len(sent) :]
@@ -198,8 +197,7 @@ async def test_a_lease_sets_environment_and_directory_in_one_round_trip(warm: Wo
 async def test_the_next_kernel_of_a_session_has_the_environment_and_directory_of_its_lease(warm: World) -> None:
     key = SessionKey("acme", "s1")
     session = await warm.registry.get_or_create(key, SessionSpec(env={"GREETING": "hello"}, cwd="data"))
-    assert session._slot.kernel is not None
-    assert session._slot.kernel.handle is warm.backend.started[0]
+    assert session.container is warm.backend.started[0]
     await session.restart()
     assert warm.backend.kernel.launch.env == {"GREETING": "hello"}
     assert warm.backend.kernel.launch.cwd == "data"
@@ -260,7 +258,7 @@ async def test_no_kernel_is_leased_twice_over_many_sessions(backend: FakeBackend
         seen: list[str] = []
         for _ in range(10):
             sessions = await asyncio.gather(*(world.session(f"s{number}") for number in range(5)))
-            seen += [session._slot.kernel.handle.id for session in sessions if session._slot.kernel is not None]
+            seen += [session.container.id for session in sessions if session.container is not None]
             await asyncio.gather(*(world.registry.end(session.key) for session in sessions))
         assert len(seen) == len(set(seen)) == 50
         assert {True, False} == set(world.seen.leases)
@@ -344,18 +342,18 @@ async def test_the_pool_waits_longer_after_each_failed_start_until_one_succeeds(
         backend.refuses = StartFailed()
         world.pool.keep_warm(PYTHON)
         for number, pause in enumerate([PAUSE, 2 * PAUSE, 4 * PAUSE, 8 * PAUSE, PAUSE_MAX, PAUSE_MAX], 1):
-            await until(world.pool._refilling["python"].done)
+            await until(lambda: not background("warm python"))
             assert backend.asked == number
             world.clock.passes(pause - 1)
             world.pool.tend()
             world.pool.keep_warm(PYTHON)
-            assert world.pool._refilling["python"].done(), pause
+            assert not background("warm python"), pause
             world.clock.passes(1)
             world.pool.tend()
-        await until(world.pool._refilling["python"].done)
+        await until(lambda: not background("warm python"))
         with pytest.raises(StartFailed):  # a session's own start is tried, and has the pool try nothing
             await world.pool.acquire(PLAIN)
-        assert world.pool._refilling["python"].done()
+        assert not background("warm python")
         backend.refuses = None
         kernel = await world.pool.acquire(PLAIN)
         await until(lambda: world.pool.depth() == 1)
@@ -410,7 +408,7 @@ async def test_a_failed_refill_is_retried_with_the_next_request_that_gets_a_kern
         for _ in range(2):
             with pytest.raises(StartFailed):
                 await world.pool.acquire(PLAIN)
-            await until(world.pool._refilling["python"].done)
+            await until(lambda: not background("warm python"))
         assert backend.asked == 3  # two requests, and one refill
         backend.refuses = None
         kernel = await world.pool.acquire(PLAIN)

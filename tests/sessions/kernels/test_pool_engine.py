@@ -96,7 +96,7 @@ async def test_a_leased_kernel_has_imported_the_modules_of_its_kernelspec(backen
     )
     pool.keep_warm(spec)
     await until(lambda: pool.depth() == 1, START)
-    waiting = pool._warm["python"]._warm[0]
+    (waiting,) = pool.warm_kernels()
     await until(lambda: waiting.preloading.tried == set(spec.preload) and not waiting.preloading.under_way, START)
     kernel = await pool.acquire(Launch(spec))
     assert kernel is waiting

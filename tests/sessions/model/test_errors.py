@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 
 import orjson
@@ -35,11 +36,9 @@ def test_an_unknown_code_has_no_error() -> None:
 
 @pytest.mark.parametrize("kind", OURS)
 def test_an_error_says_what_happened_and_what_to_do(kind: type[SessionError]) -> None:
-    happened, to_do = kind._paragraphs()
-    assert happened.endswith(".")
-    assert to_do.endswith(".")
-    assert kind().message == happened
-    assert kind().resolution == to_do
+    told = [" ".join(paragraph.split()) for paragraph in (inspect.getdoc(kind) or "").split("\n\n")]
+    assert [kind().message, kind().resolution] == told
+    assert all(each.endswith(".") for each in told)
 
 
 def test_a_given_message_replaces_only_the_first_paragraph() -> None:

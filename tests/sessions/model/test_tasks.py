@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 from structlog.testing import capture_logs
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from sessions.model import tasks
 from sessions.model.errors import KernelDied
 from sessions.model.tasks import ExclusiveWork, forever, gather_all, log_failure, shielded, spawn
-from tests.fakes import until
+from tests.fakes import background, until
 
 
 async def fails(error: Exception) -> None:
@@ -19,13 +20,19 @@ async def fails(error: Exception) -> None:
 
 
 async def test_a_task_is_kept_until_it_ends(nothing_left: None) -> None:
-    done = asyncio.Event()
-    spawn(done.wait(), "waits")
+    async def waits_alone() -> None:
+        await asyncio.get_running_loop().create_future()  # nothing but the task knows of it
+
+    spawn(waits_alone(), "waits")
+    await asyncio.sleep(0)
     gc.collect()
-    assert [task.get_name() for task in tasks._running] == ["waits"]
-    done.set()
-    await asyncio.sleep(0.001)
-    assert not tasks._running
+    (kept,) = background("waits")
+    kept.cancel()
+    await asyncio.wait({kept})
+    ended = weakref.ref(kept)
+    del kept
+    gc.collect()
+    assert ended() is None
 
 
 async def test_a_failure_is_logged(nothing_left: None) -> None:

@@ -47,7 +47,7 @@ from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.tenants.quotas import TenantLimits
 from sessions.upkeep.culler import Culler
-from tests.fakes import FakeBackend, FakeKernel, World, run, until, world_over
+from tests.fakes import PYTHON, FakeBackend, FakeKernel, World, run, until, world_over
 
 KEY = SessionKey("acme", "s1")
 SPEC = SandboxSpec("template")
@@ -250,7 +250,7 @@ async def test_the_workspace_is_deleted_after_the_last_container_has_ended(
     monkeypatch.setattr(world.backend, "delete_workspace", noted_delete)
     await sandbox.create_session("python", "")
     world.backend.started[0].dies(1)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     world.backend.gate.clear()
     starting = asyncio.gather(sandbox.ensure_container(), return_exceptions=True)
     await until(lambda: world.backend.asked == 3)
@@ -463,14 +463,14 @@ async def test_the_sessions_of_a_sandbox_get_no_warm_kernel(
     shared: bool,  # noqa: FBT001
 ) -> None:
     async with world_over(backend, pool_size=1) as world:
-        world.pool.keep_warm(world.registry._specs.find("python"))
+        world.pool.keep_warm(PYTHON)
         await until(lambda: world.pool.depth() == 1)
         warm = backend.kernel
         if shared:
             await (await world.sandboxes.create(KEY, SPEC)).create_session("python", "")
         else:
             await world.session()
-        used = [each._slot.kernel.handle for each in world.registry.all() if each._slot.kernel]
+        used = [each.container for each in world.registry.all() if each.container]
         assert (warm in used) is not shared
 
 
@@ -563,7 +563,7 @@ async def test_the_end_of_a_sandbox_waits_for_a_session_that_was_ended_while_it_
 async def test_a_container_that_ended_is_replaced_when_it_is_needed(world: World, sandbox: Sandbox) -> None:
     first = await sandbox.ensure_container()
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     assert holders(world.backend) == []
     second, third = await asyncio.gather(sandbox.ensure_container(), sandbox.ensure_container())
     assert second is third is not first
@@ -576,7 +576,7 @@ async def test_files_that_outlive_containers_are_not_reported_as_lost(world: Wor
     world.pool.keeps_files = True
     await write(sandbox, "a")
     world.backend.kernel.dies(137, ExitReason.OOM)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     assert "a" in await names(sandbox)
     assert sandbox.loss is None
 
@@ -593,7 +593,7 @@ async def test_files_that_a_session_holds_are_kept(world: World, sandbox: Sandbo
     await sandbox.create_session("python", "")
     await write(sandbox, "a")
     container.dies(1)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     assert sandbox.loss is None
     assert await names(sandbox) == ["a"]
 
@@ -606,15 +606,15 @@ async def test_a_container_that_ends_is_replaced_at_once_for_a_session_unless_it
     await write(sandbox, "a")
     world.clock.passes(module.LASTING)
     first.dies(1)
-    await until(lambda: sandbox._container not in {None, first})
+    await until(lambda: sandbox.container not in {None, first})
     await world.registry.end(session.key)
     assert await names(sandbox) == ["a"]
     asked = world.backend.asked
     await sandbox.create_session("python", "")
-    container = sandbox._container
+    container = sandbox.container
     assert container is not None
     await container.kill()
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     await asyncio.sleep(0.01)
     assert world.backend.asked == asked + 1
 
@@ -635,7 +635,7 @@ async def test_the_end_of_a_sandbox_is_no_loss(world: World, sandbox: Sandbox) -
 
 async def test_replacing_a_container_is_tried_again_after_a_failure(world: World, sandbox: Sandbox) -> None:
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     world.backend.refuses = StartFailed()
     with pytest.raises(StartFailed):
         await list_files(sandbox, "")
@@ -701,7 +701,7 @@ async def test_a_command_counts_as_an_execution(backend: FakeBackend) -> None:
 
 
 def _workspace(world: World, sandbox: Sandbox) -> Path:
-    return world.backend._root / "workspaces" / sandbox.workspace
+    return world.backend.root / "workspaces" / sandbox.workspace
 
 
 async def test_a_command_whose_sandbox_ends_before_its_turn_never_runs(backend: FakeBackend) -> None:
@@ -870,7 +870,7 @@ async def test_a_running_cell_or_upload_keeps_the_sandbox_and_its_end_resets_the
         yield b"x"
 
     upload = spawn(write_file(sandbox, "a", 1, until_stopped()), "client")
-    await until(lambda: sandbox._activity.users)
+    await until(lambda: sandbox.in_use)
     world.clock.passes(100 * SPEC.idle_timeout)
     assert await culler.sweep() == 0
     stopped.set()
@@ -962,7 +962,7 @@ async def test_a_pause_cuts_connections_and_waits_for_the_cells_that_this_ends(w
     await until(lambda: session.in_use and session.state is State.BUSY)
 
     def cut() -> None:
-        session._executions.interrupt()
+        spawn(session.interrupt(), "interrupt")
 
     sandbox.pausing.connections.add(cut)
     await sandbox.pausing.begin()

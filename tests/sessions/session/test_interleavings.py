@@ -18,7 +18,7 @@ from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.tenants.quotas import TenantLimits
 from sessions.upkeep.culler import Culler
-from tests.fakes import Cell, FakeBackend, World, run, until, world_over
+from tests.fakes import Cell, FakeBackend, World, background, run, until, world_over
 
 KEY, ORIGIN = SessionKey("acme", "s1"), SessionKey("acme", "origin")
 #: a session may have this name, and another one from which it can be branched
@@ -301,9 +301,9 @@ async def for_a_kernel(world: World, session: Session, moment: AfterWait) -> asy
     await run(session, "import os; os._exit(3)")
     world.backend.gate.clear()
     client = spawn(run(session, SENT), "client")
-    await until(lambda: session._slot._start.task is not None)
-    assert session._slot._start.task is not None
-    session._slot._start.task.add_done_callback(moment.count_down)
+    await until(lambda: background(f"start {KEY}"))
+    (starting,) = background(f"start {KEY}")
+    starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     return client
 
@@ -416,7 +416,7 @@ async def test_an_operation_that_waited_for_a_kernel_reports_the_end_of_the_sess
     world.backend.gate.clear()
     client = spawn(use(session), "client")
     outcome = asyncio.gather(client, return_exceptions=True)
-    await until(lambda: session._slot._start.task is not None)
+    await until(lambda: background(f"start {KEY}"))
     done: list[bool] = []
 
     def ends() -> None:
@@ -424,8 +424,8 @@ async def test_an_operation_that_waited_for_a_kernel_reports_the_end_of_the_sess
         world.registry.end(KEY)
 
     moment = AfterWait(turns, ends)
-    assert session._slot._start.task is not None
-    session._slot._start.task.add_done_callback(moment.count_down)
+    (starting,) = background(f"start {KEY}")
+    starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     (told,) = await outcome
@@ -446,8 +446,7 @@ async def test_a_session_that_ends_when_its_first_kernel_is_ready_is_not_returne
         world.registry.end(KEY)
 
     moment = AfterWait(turns, ends)
-    starting = world.registry.get(KEY)._slot._start.task
-    assert starting is not None
+    (starting,) = background(f"start {KEY}")
     starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
@@ -468,8 +467,8 @@ async def test_a_session_whose_first_kernel_dies_and_whose_second_does_not_start
         session._slot.move(State.DEAD)
 
     session = world.registry.get(KEY)
-    assert session._slot._start.task is not None
-    session._slot._start.task.add_done_callback(dies)
+    (starting,) = background(f"start {KEY}")
+    starting.add_done_callback(dies)
     world.backend.gate.set()
     assert isinstance((await client)[0], StartFailed)
     assert (world.registry.all(), world.ledger.sessions()) == ([], [])
@@ -484,7 +483,7 @@ async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_s
     world.backend.behaves(tool=recording_tool(used))
     sandbox = await world.sandboxes.create(KEY, SandboxSpec("template"))
     world.backend.kernel.dies(1)
-    await until(lambda: sandbox._container is None)
+    await until(lambda: sandbox.container is None)
     world.backend.gate.clear()
 
     async def use() -> None:
@@ -492,7 +491,7 @@ async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_s
             pass
 
     outcome = asyncio.gather(use(), return_exceptions=True)
-    await until(lambda: sandbox._start.task is not None)
+    await until(lambda: background(f"start sandbox {KEY}"))
     begun: list[bool] = []
 
     def ends() -> None:
@@ -500,8 +499,8 @@ async def test_an_operation_that_waited_for_a_container_reports_the_end_of_the_s
         world.sandboxes.end(KEY)
 
     moment = AfterWait(turns, ends)
-    assert sandbox._start.task is not None
-    sandbox._start.task.add_done_callback(moment.count_down)
+    (starting,) = background(f"start sandbox {KEY}")
+    starting.add_done_callback(moment.count_down)
     world.backend.gate.set()
     await moment.over.wait()
     assert isinstance((await outcome)[0], SessionClosed) is not begun[0]

@@ -134,17 +134,37 @@ async def test_an_unreachable_kernel_is_ended_and_reported_once(world: World, se
     assert second.state is StateChange.PRESERVED
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """What watchdogs are told of channels that are lost, and back."""
+    told: list[tuple[str, str]] = []
+    lost, back = Watchdog.lost, Watchdog.back
+
+    def note_lost(watchdog: Watchdog, channel: str) -> None:
+        told.append(("lost", channel))
+        lost(watchdog, channel)
+
+    def note_back(watchdog: Watchdog, channel: str) -> None:
+        told.append(("back", channel))
+        back(watchdog, channel)
+
+    monkeypatch.setattr(Watchdog, "lost", note_lost)
+    monkeypatch.setattr(Watchdog, "back", note_back)
+    return told
+
+
 @pytest.mark.usefixtures("impatient")
-async def test_a_kernel_that_is_reachable_again_in_time_is_kept(backend: FakeBackend) -> None:
+async def test_a_kernel_that_is_reachable_again_in_time_is_kept(
+    backend: FakeBackend, told: list[tuple[str, str]]
+) -> None:
     kernel = await backend.start(Launch(replace(PYTHON, encryption=False)))
     listener = Listener()
     connection = connect(kernel.connection_info, listener, most=100_000)
-    watchdog = connection._transport._watchdog
     await connection.ready()
     kernel.unbind("shell")
-    await until(lambda: watchdog._away)
+    await until(lambda: told[-1] == ("lost", "shell"))
     kernel.bind("shell")
-    await until(lambda: not watchdog._away)
+    await until(lambda: told[-1] == ("back", "shell"))
     await connection.ready()
     await asyncio.sleep(0.5)
     assert not listener.unreachable.is_set()
@@ -152,17 +172,18 @@ async def test_a_kernel_that_is_reachable_again_in_time_is_kept(backend: FakeBac
 
 
 @pytest.mark.usefixtures("impatient")
-async def test_after_a_stall_kernels_are_not_taken_for_unreachable(backend: FakeBackend) -> None:
+async def test_after_a_stall_kernels_are_not_taken_for_unreachable(
+    backend: FakeBackend, told: list[tuple[str, str]]
+) -> None:
     kernel = await backend.start(Launch(replace(PYTHON, encryption=False)))
     listener = Listener()
     connection = connect(kernel.connection_info, listener, most=100_000)
-    watchdog = connection._transport._watchdog
     await connection.ready()
     kernel.unbind("shell")
-    await until(lambda: watchdog._away)
+    await until(lambda: told[-1] == ("lost", "shell"))
     time.sleep(1)  # noqa: ASYNC251 - longer than a kernel may be away
     kernel.bind("shell")
-    await until(lambda: not watchdog._away)
+    await until(lambda: told[-1] == ("back", "shell"))
     assert not listener.unreachable.is_set()
     connection.close()
 

@@ -199,10 +199,10 @@ def test_an_execution_takes_no_more_than_is_counted_for_it_however_long_its_name
 
 
 def test_room_is_what_the_disk_has_free_and_what_removed_records_left(
-    audit: Audit, monkeypatch: pytest.MonkeyPatch
+    audit: Audit, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = 10**6
-    monkeypatch.setattr(module, "room_in", lambda directory: free if directory == audit._path.parent else 0)
+    monkeypatch.setattr(module, "room_in", lambda directory: free if directory == path.parent else 0)
     for _ in range(500):
         audit.end(audit.begin(KEY, "python", "1"), OK)
     assert audit.room() == free
@@ -369,12 +369,12 @@ def test_executions_are_searched_for(audit: Audit) -> None:
     assert found(since=began + 0.001) == []
 
 
-def test_a_tenants_executions_are_found_without_reading_all(audit: Audit) -> None:
-    plan = audit._database.execute(
-        f"EXPLAIN QUERY PLAN {audit_search._EXECUTIONS}{audit_search._MORE['tenant']}{audit_search._NEWEST}",
-        {"tenant": "acme", "before": 1, "most": 1},
-    )
-    assert "audit_tenant" in str(plan.fetchall())
+@pytest.mark.usefixtures("audit")
+def test_a_tenants_executions_are_found_without_reading_all(path: Path) -> None:
+    search = f"EXPLAIN QUERY PLAN {audit_search._EXECUTIONS}{audit_search._MORE['tenant']}{audit_search._NEWEST}"
+    with closing(sqlite3.connect(path)) as database:
+        plan = database.execute(search, {"tenant": "acme", "before": 1, "most": 1}).fetchall()
+    assert "audit_tenant" in str(plan)
 
 
 def test_no_execution_is_shown_to_end_before_it_began(path: Path, clock: Clock) -> None:
@@ -400,10 +400,12 @@ def test_recently_ended_executions_are_listed_in_order(aging: Audit, clock: Cloc
 def test_older_records_without_byte_counts_are_read(audit: Audit, path: Path) -> None:
     execution = audit.begin(KEY, "python", "1")
     old = orjson.dumps({"at": 1.0, "event": "end", "execution": execution, "outcome": "ok", "duration_ms": 1.5})
-    digest = hashlib.sha256(audit._last.encode() + old).hexdigest()
-    audit._database.execute(
-        "INSERT INTO audit (execution, event, record, digest) VALUES (?, 'end', ?, ?)", [execution, old, digest]
-    )
+    with closing(sqlite3.connect(path)) as database, database:
+        (last,) = database.execute("SELECT digest FROM audit ORDER BY rowid DESC LIMIT 1").fetchone()
+        digest = hashlib.sha256(last.encode() + old).hexdigest()
+        database.execute(
+            "INSERT INTO audit (execution, event, record, digest) VALUES (?, 'end', ?, ?)", [execution, old, digest]
+        )
     assert [record.what for record in read(path)][-1] == OK
     assert audit.latest(1)[0].end == OK
 

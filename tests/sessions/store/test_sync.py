@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from pathlib import Path
@@ -164,7 +165,7 @@ async def test_the_thread_syncs_all_databases_until_it_is_closed(
     commit(database, 3)
     checkpointer.close()
     assert copied(path) == [1, 3]
-    assert not checkpointer._thread.is_alive()
+    assert "checkpoints" not in [thread.name for thread in threading.enumerate()]
     other.close()
 
 
@@ -176,8 +177,8 @@ async def test_a_failure_is_logged_once_and_ends_nothing(
     broken.write_bytes(b"no database" * 100)
     with capture_logs() as logs:
         checkpointer = Checkpointer(tmp_path)
-        rounds = Mock(wraps=checkpointer._round)
-        monkeypatch.setattr(checkpointer, "_round", rounds)
+        rounds = Mock(wraps=module.disk_full_error)  # asked in each round
+        monkeypatch.setattr(module, "disk_full_error", rounds)
         checkpointer.start()
         await until(lambda: rounds.call_count > 5)
         commit(database, 1)

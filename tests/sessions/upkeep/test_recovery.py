@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from unittest.mock import DEFAULT, Mock
@@ -466,7 +467,8 @@ async def test_before_the_takeover_a_sandbox_can_be_ended_but_not_used(first: Wo
 
 async def test_a_session_of_a_removed_language_is_ended_and_reported(first: World, tmp_path: Path) -> None:
     await first.session()
-    first.ledger._database.execute("UPDATE kept SET record = CAST(replace(record, 'python', 'cobol') AS BLOB)")
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database, database:
+        database.execute("UPDATE kept SET record = CAST(replace(record, 'python', 'cobol') AS BLOB)")
     async with successor(first, tmp_path) as second:
         with pytest.raises(SessionNotFound):
             second.registry.get(KEY)

@@ -49,6 +49,7 @@ CONNECTION_ERRORS = (DockerException, requests.RequestException, urllib3.excepti
 class Lane:
     """Threads and time limits for calls of one kind."""
 
+    #: lanes of one name have the same threads
     name: str
     threads: int
     #: seconds for one request to the engine
@@ -159,7 +160,7 @@ class Engine:
     def __init__(self) -> None:
         self._api: _Client | None = None
         self._connecting = threading.Lock()
-        self._threads = {lane: _Threads(lane) for lane in LANES}
+        self._threads = {lane.name: _Threads(lane) for lane in LANES}
         #: tasks that retry until they succeed
         self._insisting: set[asyncio.Task[Any]] = set()
         #: number of these tasks that have failed at least once
@@ -194,7 +195,7 @@ class Engine:
         until = time.monotonic() + lane.call
         try:
             async with asyncio.timeout(lane.call):
-                return await self._threads[lane].run(owner, partial(_within, lane, until, work, *args))
+                return await self._threads[lane.name].run(owner, partial(_within, lane, until, work, *args))
         except APIError:
             raise
         except CONNECTION_ERRORS as error:

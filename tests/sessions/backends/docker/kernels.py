@@ -6,9 +6,16 @@ from pathlib import Path
 from unittest.mock import Mock
 
 from sessions.backends.docker.container.handle import DockerHandle
-from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
+from sessions.backends.docker.engine.cgroup import ROOT, SLICE, ControlGroup
 from sessions.backends.docker.engine.timer_slack import TimerSlack
 from sessions.backends.handshake import new_connection_info
+
+
+def weight_file(container: str) -> Path:
+    """Return the file with a container's weight, in either version of control groups."""
+    groups = {ROOT: "cpu.weight", ROOT / "cpu": "cpu.shares"}
+    (file,) = (file for root, name in groups.items() for file in root.glob(f"{SLICE}/*{container}*/{name}"))
+    return file
 
 
 class Kernels:
@@ -20,12 +27,14 @@ class Kernels:
         #: folder of the processes
         self.proc = root / "proc"
         self.handles: dict[str, DockerHandle] = {}
+        #: what the kernels call
+        self.engine = Mock()
 
     def add(self, tenant: str) -> DockerHandle:
         """Add a kernel of a tenant."""
         name = f"{len(self.handles):064}"
         info = new_connection_info("tcp", "127.0.0.1", first_port=1, encryption=False)
-        handle = self.handles[name] = DockerHandle(Mock(), name, info, tenant)
+        handle = self.handles[name] = DockerHandle(self.engine, name, info, tenant)
         handle.cgroup = ControlGroup(name, self.root)
         handle.timer_slack = TimerSlack(handle.cgroup, self.proc)
         (self.root / SLICE / name).mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 
 from sessions.backends.base import Launch
 from sessions.backends.docker.checkpoint.encryption import MEMORY
+from sessions.backends.docker.container.handle import DockerHandle
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, InUse, NoRoom, SleepFailed, SleepImage
 from sessions.model.errors import SessionClosed, StartFailed
@@ -113,10 +114,10 @@ async def test_a_changed_copy_is_refused_and_leaves_nothing(bed: Bed, name: str)
     with (bed.images / image.id / name).open("r+b") as content:
         content.seek(1000)
         content.write(b"\0\1")
-    disks = set(bed.backend._starter.disks.names())
+    disks = bed.disks()
     with pytest.raises(CannotWake, match="damaged or gone"):
         await restored(bed, kernel, image)
-    assert set(bed.backend._starter.disks.names()) == disks
+    assert bed.disks() == disks
     await bed.kernel_memory.discard(image)
     await ended(bed, kernel)
 
@@ -130,7 +131,7 @@ async def test_a_refused_copy_leaves_the_kernel_as_it_was(
     expected: type[SleepFailed] = SleepFailed
     if fault == "in use":
         expected = InUse
-        monkeypatch.setattr(kernel.handle, "_tools_open", 1)
+        monkeypatch.setattr(DockerHandle, "tools_run", True)
     elif fault == "no room":
         expected = NoRoom
         monkeypatch.setattr("sessions.backends.docker.checkpoint.images._FREE_MIN", 2**62)
@@ -168,7 +169,7 @@ async def test_a_failed_return_is_repeated_on_new_files(bed: Bed, monkeypatch: p
     other = await restored(bed, kernel, image)
     assert await said(other, "print(x, open('file').read())") == "41 kept"
     assert other.launch.workspace != failed[0].launch.workspace
-    assert len(bed.backend._starter.disks.names()) == 2
+    assert len(bed.disks()) == 2
     await bed.kernel_memory.discard(image)
     await ended(bed, kernel, other)
 

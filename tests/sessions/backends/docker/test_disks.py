@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import signal
 import subprocess
 import uuid
 from collections.abc import AsyncIterator
@@ -15,11 +17,15 @@ from pathlib import Path
 import docker
 import pytest
 
+import sessions.backends.docker as docker_module
 from sessions.backends.base import KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
+from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.disks.helper import helper_config
+from sessions.backends.docker.engine.engine import Engine
+from sessions.backends.docker.engine.stdio_channel import StdioChannel
+from sessions.backends.docker.isolation.proof import Proven
 from sessions.backends.docker.profile import DISKS_LABEL, Disk, volume_names
-from sessions.backends.docker.requirements import kernels_group, require_image
 from sessions.model.errors import NotInitialized, StartFailed
 from sessions.model.kernelspecs import Inventory
 from sessions.model.tasks import spawn
@@ -47,11 +53,9 @@ async def backend(nothing_left: None) -> AsyncIterator[DockerBackend]:
 
 async def ready(backend: DockerBackend) -> None:
     """Prepare a backend, without the proof of its isolation, which other tests show."""
-    backend._proven, backend._starter.gvisor, backend.inventory = True, True, Inventory("3.11", {})
-    image = await backend._engine.call(require_image, backend._engine.api, IMAGE)
-    backend._image = image
-    backend._engine.kernels_group = kernels_group(backend._engine.api)
-    await backend.prepare()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(docker_module, "prove_walls", lambda *_: Proven(gvisor=True, inventory=Inventory("3.11", {})))
+        await backend.prepare()
 
 
 async def successor(backend: DockerBackend, *kept: str) -> DockerBackend:
@@ -173,25 +177,50 @@ async def test_contexts_that_start_at_once_find_one_disk(backend: DockerBackend)
         await backend.delete_workspace(workspace)
 
 
-async def test_a_request_to_the_helper_that_fails_with_it_is_repeated(backend: DockerBackend) -> None:
-    """All that wait for an answer are: the helper may be ended for one of them."""
-    disks = [Disk(f"kernel-gateway-{uuid.uuid4().hex}", "", DISK, "0700") for _ in range(4)]
-    helper = backend._starter.disks._helper
-    running = await asyncio.to_thread(helper._running)
-    asked = [asyncio.to_thread(backend._starter.disks.attach, [disk]) for disk in disks]
-    waiting = [spawn(each, "attach") for each in asked]
-    await asyncio.to_thread(helper._end, running)
-    devices = [devices for devices in await asyncio.gather(*waiting) if devices]
-    assert len({*chain.from_iterable(each.values() for each in devices)}) == len(disks)
-    for disk in disks:
-        await asyncio.to_thread(backend._starter.disks.delete, disk.name)
+@pytest.fixture
+async def disks(backend: DockerBackend) -> AsyncIterator[Disks]:
+    """The backend's disks, reached through another helper."""
+    engine = Engine()
+    disks = Disks(engine, backend.settings)
+    yield disks
+    await asyncio.to_thread(disks.close)
+    await engine.close()
 
 
-async def test_proofs_that_fail_again_and_again_leave_one_disk(
-    backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+def helpers(backend: DockerBackend) -> dict[str, int]:
+    """Return the process of each helper, by the id of its container."""
+    with closing(docker.from_env()) as client:
+        found = client.containers.list(filters={"label": f"{DISKS_LABEL}={backend.settings.instance}"})
+    return {str(helper.id): int(helper.attrs["State"]["Pid"]) for helper in found}
+
+
+async def test_a_request_to_the_helper_that_fails_with_it_is_repeated(
+    backend: DockerBackend, disks: Disks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    disks = backend._starter.disks
+    """All that wait for an answer are: the helper may be ended for one of them."""
+    wanted = [Disk(f"kernel-gateway-{uuid.uuid4().hex}", "", DISK, "0700") for _ in range(4)]
+    others = helpers(backend)
+    await asyncio.to_thread(disks.prove)
+    (helper,) = (process for container, process in helpers(backend).items() if container not in others)
+    said: list[bytes] = []
+    say = StdioChannel.send
 
+    def count(channel: StdioChannel, line: bytes) -> None:
+        say(channel, line)
+        said.append(line)
+
+    monkeypatch.setattr(StdioChannel, "send", count)
+    os.kill(helper, signal.SIGSTOP)
+    waiting = [spawn(asyncio.to_thread(disks.attach, [disk]), "attach") for disk in wanted]
+    await until(lambda: len(said) == len(wanted))
+    os.kill(helper, signal.SIGKILL)
+    devices = [devices for devices in await asyncio.gather(*waiting) if devices]
+    assert len({*chain.from_iterable(each.values() for each in devices)}) == len(wanted)
+    for disk in wanted:
+        await asyncio.to_thread(disks.delete, disk.name)
+
+
+async def test_proofs_that_fail_again_and_again_leave_one_disk(disks: Disks, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(_name: str) -> None:
         raise StartFailed("no")
 
@@ -205,14 +234,13 @@ async def test_proofs_that_fail_again_and_again_leave_one_disk(
     assert not await asyncio.to_thread(disks.names)
 
 
-async def test_a_gateway_knows_the_names_of_thousands_of_disks(backend: DockerBackend) -> None:
-    await asyncio.to_thread(backend._starter.disks.prove)
+async def test_a_gateway_knows_the_names_of_thousands_of_disks(backend: DockerBackend, disks: Disks) -> None:
     with closing(docker.from_env()) as client:
         volumes = client.api.volumes(filters={"label": f"{DISKS_LABEL}={backend.settings.instance}"})["Volumes"]
     images = [Path(volumes[0]["Mountpoint"]) / f"kernel-gateway-{uuid.uuid4().hex}.img" for _ in range(3000)]
     for image in images:
         image.touch()
-    assert set(await asyncio.to_thread(backend._starter.disks.names)) == {image.stem for image in images}
+    assert set(await asyncio.to_thread(disks.names)) == {image.stem for image in images}
     for image in images:
         image.unlink()
 
@@ -227,10 +255,12 @@ async def test_a_helper_that_was_removed_is_started_again(backend: DockerBackend
     await backend.delete_workspace(workspace)
 
 
-async def test_a_disk_that_the_machine_has_no_room_for_is_refused_with_its_reason(backend: DockerBackend) -> None:
+async def test_a_disk_that_the_machine_has_no_room_for_is_refused_with_its_reason(
+    backend: DockerBackend, disks: Disks
+) -> None:
     with pytest.raises(StartFailed, match="no room"):
         await backend.start(replace(LAUNCH, limits=Limits(disk=1024**5)))
-    assert not await backend._engine.call(backend._starter.disks.names)
+    assert not await asyncio.to_thread(disks.names)
 
 
 def test_the_helper_opens_loop_devices_and_no_other_disk() -> None:

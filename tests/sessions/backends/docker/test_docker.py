@@ -26,6 +26,7 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.disks.helper import helper_config
 from sessions.backends.docker.engine.cgroup import ROOT
 from sessions.backends.docker.engine.timer_slack import LATE, PROMPT
+from sessions.backends.docker.fairness.idle_slowdown import IdleSlowdown
 from sessions.backends.docker.isolation import firewall, network, proof
 from sessions.backends.docker.profile import (
     INSTANCE_LABEL,
@@ -45,9 +46,10 @@ from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.tasks import spawn
 from sessions.model.values import Limits
 from sessions.sandbox.sandbox import NO_KERNEL
-from tests.fakes import Listener, until
+from tests.fakes import Listener, background, until
 from tests.figures import hold
 from tests.host import processes
+from tests.sessions.backends.docker.kernels import weight_file
 
 PYTHON = KernelSpecs(KERNEL_IMAGE / "kernelspecs").find("python")
 #: network of these tests alone, because they remove its rules
@@ -66,6 +68,12 @@ def remains(container: str, workspace: str) -> list[str]:
 def settings_of(**changes: Any) -> DockerSettings:
     settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, f"test-{uuid.uuid4().hex}")
     return replace(settings, **changes)
+
+
+def container_of(kernel: Kernel) -> DockerHandle:
+    """Return a kernel's container, with all that only this backend knows of it."""
+    assert isinstance(kernel.handle, DockerHandle)
+    return kernel.handle
 
 
 def slacks(handle: DockerHandle) -> set[int]:
@@ -408,8 +416,7 @@ class TestContainers:
         busy.connection.send("shell", "execute_request", {"code": "while True: pass", "silent": True})
 
         def weight_of(kernel: Kernel) -> int:
-            files = backend._handles[kernel.handle.id].cgroup._weight
-            return int(next(file for file in files if file.exists()).read_text())
+            return int(weight_file(kernel.handle.id).read_text())
 
         await until(lambda: 5 * weight_of(busy) < weight_of(idle))
 
@@ -434,7 +441,7 @@ class TestContainers:
         used.in_use = True
         control.attach(used)
         await run(kernel, "x = 41")
-        handles = [backend._handles[each.handle.id] for each in (control, kernel)]
+        handles = [container_of(each) for each in (control, kernel)]
         await until(lambda: handles[1].timer_slack.late)
 
         def seconds() -> list[float]:
@@ -448,12 +455,13 @@ class TestContainers:
         assert await run(kernel, "print(x + 1)") == "42\n"
         assert slacks(handles[1]) == {PROMPT}
 
-    async def test_a_kernel_at_rest_goes_on_with_what_it_does_for_itself(self, backend: DockerBackend) -> None:
+    async def test_a_kernel_at_rest_goes_on_with_what_it_does_for_itself(
+        self, backend: DockerBackend, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(IdleSlowdown, "interval", 3600.0)  # else this work would end the rest
         await backend.prepare()
         kernel = await Kernel.start(backend, Launch(PYTHON))
-        handle = backend._handles[kernel.handle.id]
-        for rounds in backend._usage_loops:
-            rounds.cancel()  # else this work would end the rest
+        handle = container_of(kernel)
         await run(
             kernel,
             "import threading, time\n"
@@ -472,7 +480,7 @@ class TestContainers:
     ) -> None:
         await backend.prepare()
         kernel = await Kernel.start(backend, Launch(PYTHON))
-        handle = backend._handles[kernel.handle.id]
+        handle = container_of(kernel)
         await run(kernel, "x = 41")
         if what == "interrupt":
             cell = spawn(run(kernel, "import time; time.sleep(60)"), "cell")
@@ -534,9 +542,13 @@ class TestContainers:
         await backend.delete_workspace(workspace)
         await until(lambda: not remains(container, workspace))
 
-    async def test_a_missing_kernel_program_is_a_failed_start(self, backend: DockerBackend) -> None:
+    async def test_a_missing_kernel_program_is_a_failed_start(
+        self, api: docker.APIClient, backend: DockerBackend
+    ) -> None:
         await backend.prepare()
         broken = replace(PYTHON, argv=("/no/such/kernel",))
         with pytest.raises(StartFailed, match="the kernels' image has no Python 3"):
             await Kernel.start(backend, Launch(broken))
-        assert backend._handles == {}
+        label = f"{INSTANCE_LABEL}={backend.settings.instance}"
+        assert await asyncio.to_thread(api.containers, all=True, filters={"label": label}) == []
+        assert background("forget container") == []

@@ -30,16 +30,17 @@ from sessions.backends.docker.container.watch import Watch
 from sessions.backends.docker.engine import engine as module
 from sessions.backends.docker.engine.breaker import FAILURES, Breaker
 from sessions.backends.docker.engine.engine import END, START, TOOL, Engine, Lane
+from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.isolation.firewall import Rules
-from sessions.backends.docker.isolation.proof import prove
+from sessions.backends.docker.isolation.proof import Proven, prove
 from sessions.backends.docker.profile import volume_names
 from sessions.backends.handshake import new_connection_info
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotInitialized, SessionError
 from sessions.model.kernelspecs import Inventory
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
-from tests.fakes import PYTHON, until
-from tests.faults.pretence import TOOL_SAYS, FakeEngine, pretence
+from tests.fakes import PYTHON, background, until
+from tests.faults.pretence import NETWORK, TOOL_SAYS, FakeEngine, pretence
 from tests.faults.proxy import Fault, Proxy, proxy
 from tests.tiers import some
 
@@ -47,6 +48,7 @@ from tests.tiers import some
 BRIEF = 0.6
 CREATE = "POST /containers/create"
 LAUNCH = Launch(PYTHON)
+PROVEN = Proven(gvisor=True, inventory=Inventory("3.0", {}))
 FAULTS = [Fault.HANG, Fault.MUTE, Fault.CUT, Fault.REFUSE]
 
 
@@ -80,16 +82,24 @@ async def end(engine: Engine, faulty: Proxy) -> None:
     """Close a client and wait for its threads: none may connect to the proxy after its socket is gone."""
     await engine.close()
     faulty.heal()
-    for threads in engine._threads.values():
-        await asyncio.to_thread(threads.pool.shutdown)
+    await threads_end()
 
 
 async def ask(engine: Engine, lane: Lane = START) -> object:
     return await engine.call(lambda: engine.api.inspect_container("x"), lane=lane)
 
 
-def threads() -> int:
-    return sum(thread.name.startswith("docker-") for thread in threading.enumerate())
+def threads() -> list[threading.Thread]:
+    """Return the threads that make calls to the engine, or follow its events."""
+    names = tuple(f"docker-{kind}" for kind in ("events", *(lane.name for lane in module.LANES)))
+    return [thread for thread in threading.enumerate() if thread.name.startswith(names)]
+
+
+async def threads_end() -> None:
+    """Wait until there are none."""
+    for thread in threads():
+        await asyncio.to_thread(thread.join, 10)
+    assert not threads()
 
 
 # -- the breaker -----------------------------------------------------------------------------------------------
@@ -133,14 +143,13 @@ async def backend(faulty: Proxy, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     """A backend after its proof, with short timeouts."""
     monkeypatch.setattr(module, "RETRY", 0.02)
     monkeypatch.setattr(lost_module, "SOON", (0.0, 0.05, 0.05))
-    backend = DockerBackend(DockerSettings("runsc", "image", "network", "test", files="memory"))
-    hasty = brief(START)
-    backend._engine._threads[hasty] = backend._engine._threads[START]
-    monkeypatch.setattr(starter_module, "START", hasty)
-    backend._starter.gvisor, backend.inventory = True, Inventory("3.0", {})
+    backend = DockerBackend(DockerSettings("runsc", "image", NETWORK, "test", files="memory"))
+    monkeypatch.setattr(starter_module, "START", brief(START))
+    backend.inventory = PROVEN.inventory
     yield backend
     await backend.close()
-    await end(backend._engine, faulty)
+    faulty.heal()
+    await threads_end()
 
 
 @pytest.mark.parametrize(("version", "oldest"), [((1, 41), (1, 12)), ((1, 51), (1, 24)), ((1, 52), (1, 44))])
@@ -160,37 +169,38 @@ def test_every_engine_is_spoken_to_in_its_own_version(
 
 
 async def test_a_container_is_made(backend: DockerBackend) -> None:
-    assert await backend._starter._create(LAUNCH) == "made"
+    assert (await backend.start(LAUNCH)).id == "made"
 
 
+@pytest.mark.usefixtures("walls")
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
-    backend: DockerBackend, faulty: Proxy, fault: Fault
+    backend: DockerBackend, faulty: Proxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     doubts: list[bool] = []
     backend.on_proof_needed = lambda: doubts.append(True)
     faulty.fail(fault, CREATE)
     for _ in range(FAILURES):
         with pytest.raises(BackendUnavailable):
-            await backend._starter._create(LAUNCH)
+            await backend.start(LAUNCH)
     faulty.heal()
     asked = faulty.calls.count(CREATE)
     for _ in range(3):
         with pytest.raises(BackendUnavailable):
-            await backend._starter._create(LAUNCH)
+            await backend.start(LAUNCH)
     assert faulty.calls.count(CREATE) == asked, "no request reaches the engine"
     assert doubts == [True]
     assert isinstance(backend.refusal, BackendUnavailable), "`/readyz` must say so before the proof has ended"
-    backend._starter.breaker.close()
+    await prove_again(backend, monkeypatch)
     assert backend.refusal is None
-    assert await backend._starter._create(LAUNCH) == "made"
+    assert (await backend.start(LAUNCH)).id == "made"
 
 
 async def test_a_call_waiting_for_a_thread_is_refused_when_the_breaker_opens(
     backend: DockerBackend, faulty: Proxy
 ) -> None:
     faulty.fail(Fault.HANG, CREATE)
-    creates = [backend._starter._create(LAUNCH) for _ in range(4 * START.threads)]
+    creates = [backend.start(LAUNCH) for _ in range(4 * START.threads)]
     outcomes = await asyncio.gather(*creates, return_exceptions=True)
     assert all(isinstance(outcome, BackendUnavailable) for outcome in outcomes)
     assert faulty.calls.count(CREATE) <= 2 * START.threads
@@ -211,9 +221,9 @@ async def test_error_answers_of_the_engine_do_not_open_the_breaker(backend: Dock
     faulty.fail(Fault.ERROR, CREATE)
     for _ in range(2 * FAILURES):
         with pytest.raises(BackendUnavailable):
-            await backend._starter._create(LAUNCH)
+            await backend.start(LAUNCH)
     faulty.heal()
-    assert await backend._starter._create(LAUNCH) == "made"
+    assert (await backend.start(LAUNCH)).id == "made"
 
 
 @pytest.mark.parametrize("fault", [*FAULTS, Fault.ERROR])
@@ -222,13 +232,13 @@ async def test_a_container_that_may_have_been_made_is_removed(
 ) -> None:
     faulty.fail(fault, CREATE)
     with pytest.raises(BackendUnavailable):
-        await backend._starter._create(LAUNCH)
+        await backend.start(LAUNCH)
     await until(lambda: any(re.fullmatch("DELETE /containers/kernel-gateway-[0-9a-f]{32}", it) for it in faulty.calls))
 
 
 async def test_a_container_whose_creation_was_cancelled_is_removed(backend: DockerBackend, faulty: Proxy) -> None:
     rule = faulty.fail(Fault.MUTE, CREATE)
-    creating = spawn(backend._starter._create(LAUNCH), "create")
+    creating = spawn(backend.start(LAUNCH), "create")
     await until(lambda: rule.struck)
     creating.cancel()
     await until(lambda: any(call.startswith("DELETE /containers/kernel-gateway-") for call in faulty.calls))
@@ -249,8 +259,9 @@ async def runs_out_of_time(creating: asyncio.Task[Any]) -> None:
         await creating
 
 
-def searches(backend: DockerBackend) -> int:
-    return len(backend._starter.lost._soon) + len(backend._starter.lost._later)
+def searches() -> list[asyncio.Task[Any]]:
+    """Return the searches for containers that may have been made."""
+    return background("look for a container")
 
 
 @pytest.fixture
@@ -276,31 +287,31 @@ async def test_a_container_that_is_made_late_is_removed_with_its_volumes(
     shared: bool,  # noqa: FBT001
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._starter._create(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
+    creating = spawn(backend.start(replace(LAUNCH, workspace=WORKSPACE, shared=shared)), "create")
     await until(lambda: fake_engine.asked)
     await gives_up(creating)
     await backend.delete_workspace(WORKSPACE)  # the session ends before its volumes exist
     await until(lambda: looked() > len(lost_module.SOON) + 2)
     fake_engine.volume_failures = 2
     fake_engine.may_make.set()
-    await until(lambda: not searches(backend))
+    await until(lambda: not searches())
     assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
 async def test_a_container_is_removed_when_the_caller_leaves_as_the_answer_arrives(
     backend: DockerBackend, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    call = backend._engine.call
+    call = Engine.call
 
-    async def leaves_with_the_answer(*work: Any, **lane: Any) -> None:
-        monkeypatch.setattr(backend._engine, "call", call)
-        await call(*work, **lane)
+    async def leaves_with_the_answer(engine: Engine, *work: Any, **lane: Any) -> None:
+        monkeypatch.setattr(Engine, "call", call)
+        await call(engine, *work, **lane)
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(backend._engine, "call", leaves_with_the_answer)
+    monkeypatch.setattr(Engine, "call", leaves_with_the_answer)
     with pytest.raises(asyncio.CancelledError):
-        await backend._starter._create(LAUNCH)
-    await until(lambda: not searches(backend))
+        await backend.start(LAUNCH)
+    await until(lambda: not searches())
     assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
@@ -320,11 +331,11 @@ async def test_volumes_of_a_container_without_a_given_workspace_are_removed(
     backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._starter._create(LAUNCH), "create")
+    creating = spawn(backend.start(LAUNCH), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
     fake_engine.may_make.set()
-    await until(lambda: not searches(backend))
+    await until(lambda: not searches())
     assert (fake_engine.made, fake_engine.volumes) == ({}, set())
 
 
@@ -333,7 +344,7 @@ async def test_a_volume_that_is_made_late_without_its_container_is_removed(
     backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._starter._create(replace(LAUNCH, workspace=WORKSPACE)), "create")
+    creating = spawn(backend.start(replace(LAUNCH, workspace=WORKSPACE)), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
     await until(looked)
@@ -341,7 +352,7 @@ async def test_a_volume_that_is_made_late_without_its_container_is_removed(
     fake_engine.volumes.add(volume)
     await until(lambda: not fake_engine.volumes)
     fake_engine.may_make.set()
-    await until(lambda: not searches(backend))
+    await until(lambda: not searches())
 
 
 @pytest.mark.usefixtures("frequent_searches")
@@ -349,15 +360,15 @@ async def test_a_volume_that_another_container_uses_is_kept(
     backend: DockerBackend, fake_engine: FakeEngine, looked: Callable[[], int]
 ) -> None:
     launch = replace(LAUNCH, workspace=WORKSPACE)
-    await backend._starter._create(launch)
+    await backend.start(launch)
     (first,) = fake_engine.made
     fake_engine.may_make.clear()
-    creating = spawn(backend._starter._create(launch), "create")
+    creating = spawn(backend.start(launch), "create")
     await until(lambda: fake_engine.asked == 2)
     await leaves(creating)
     await until(looked)
     fake_engine.may_make.set()
-    await until(lambda: not searches(backend))
+    await until(lambda: not searches())
     assert list(fake_engine.made) == [first]
     assert fake_engine.volumes == {volume_names(WORKSPACE)[0]}
 
@@ -366,11 +377,12 @@ async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
     backend: DockerBackend, fake_engine: FakeEngine
 ) -> None:
     fake_engine.may_make.clear()
-    creating = spawn(backend._starter._create(LAUNCH), "create")
+    creating = spawn(backend.start(LAUNCH), "create")
     await until(lambda: fake_engine.asked)
     await leaves(creating)
-    await until(lambda: backend._starter.lost._later)
-    (search,) = backend._starter.lost._later
+    await until(searches)
+    await asyncio.wait(searches())  # the first ones
+    (search,) = searches()
     await backend.close()
     await asyncio.wait({search})
     assert search.cancelled()
@@ -378,43 +390,49 @@ async def test_a_search_without_a_result_does_not_keep_the_gateway_from_ending(
 
 
 @pytest.fixture
-def walls(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+def walls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine has the image and the runtime, and network and firewall stand."""
-    monkeypatch.setattr("sessions.backends.docker.require_image", lambda *_: backend._image)
+    monkeypatch.setattr(docker_module, "require_image", lambda *_: "image")
     for name in ("require_runtime", "network.ensure_network", "network.bridge_name"):
         monkeypatch.setattr(f"sessions.backends.docker.isolation.isolation.{name}", lambda *_: "")
     monkeypatch.setattr("sessions.backends.docker.isolation.firewall.ensure_rules", lambda _: Rules.SET)
-    monkeypatch.setattr(backend._egress, "ensure", lambda _: True)
+    monkeypatch.setattr(Egress, "ensure", lambda *_: True)
+
+
+async def prove_again(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a proof of isolation succeed, in which no container runs."""
+    with monkeypatch.context() as patched:
+        patched.setattr(docker_module, "prove_walls", lambda *_: PROVEN)
+        await backend.prepare()
 
 
 @pytest.mark.usefixtures("walls")
 async def test_a_probe_that_is_made_late_is_removed(
-    backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy
+    backend: DockerBackend, fake_engine: FakeEngine, faulty: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend._proven, backend._engine.kernels_group = True, "/kernels.slice"
+    await prove_again(backend, monkeypatch)
     fake_engine.running.add("probe")
-    await backend._engine.call(backend._prepare_blocking)
+    await backend.prepare()
     assert "DELETE /containers/probe" in faulty.calls
 
 
 @pytest.mark.usefixtures("walls")
 async def test_a_new_driver_of_control_groups_is_proven_before_kernels_start_with_it(
-    backend: DockerBackend, fake_engine: FakeEngine
+    backend: DockerBackend, fake_engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend._proven, backend._engine.kernels_group = True, "/kernels.slice"
+    await prove_again(backend, monkeypatch)
     fake_engine.driver, fake_engine.refusal = "systemd", "cgroup-parent for systemd cgroup should be a valid slice"
-    with pytest.raises(NotInitialized, match=r"in the control group 'kernels\.slice'.*valid slice.*run it as root"):
-        await backend._engine.call(backend._prepare_blocking)
-    assert not backend._proven
-    assert fake_engine.parents == ["kernels.slice"]
+    for _ in range(2):  # what is not proven is proven again
+        with pytest.raises(NotInitialized, match=r"in the control group 'kernels\.slice'.*valid slice.*run it as root"):
+            await backend.prepare()
+    assert fake_engine.parents == ["kernels.slice"] * 2
     fake_engine.refusal = ""
-    await backend._starter._create(LAUNCH)
-    assert fake_engine.parents[1:] == ["kernels.slice"]
+    await backend.start(LAUNCH)
+    assert fake_engine.parents[2:] == ["kernels.slice"]
 
 
 async def test_hanging_calls_delay_no_other_lane_and_keep_no_thread(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
-    engine._threads[hasty] = engine._threads[TOOL]
     faulty.fail(Fault.HANG, "GET /containers/stuck/json")
     stuck = [engine.call(lambda: engine.api.inspect_container("stuck"), lane=hasty) for _ in range(4 * TOOL.threads)]
     hanging = asyncio.gather(*stuck, return_exceptions=True)
@@ -423,12 +441,11 @@ async def test_hanging_calls_delay_no_other_lane_and_keep_no_thread(engine: Engi
     assert await ask(engine, END)
     assert all(isinstance(outcome, BackendUnavailable) for outcome in await hanging)
     assert await ask(engine, TOOL), "the threads of the lane are free again"
-    assert threads() <= sum(lane.threads for lane in module.LANES)
+    assert len(threads()) <= sum(lane.threads for lane in module.LANES)
 
 
 async def test_hanging_calls_of_one_owner_do_not_delay_another(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
-    engine._threads[hasty] = engine._threads[TOOL]
     rule = faulty.fail(Fault.HANG, "GET /containers/stuck/json")
 
     def stuck() -> object:
@@ -484,7 +501,6 @@ async def test_interrupts_do_not_wait_for_tools(engine: Engine, faulty: Proxy) -
 
 async def test_hanging_calls_do_not_block_the_event_loop(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
-    engine._threads[hasty] = engine._threads[TOOL]
     faulty.fail(Fault.HANG)
     asking = asyncio.gather(*(ask(engine, hasty) for _ in range(20)), return_exceptions=True)
     turns = 0
@@ -497,7 +513,6 @@ async def test_hanging_calls_do_not_block_the_event_loop(engine: Engine, faulty:
 
 async def test_a_request_that_would_begin_too_late_is_not_sent(engine: Engine, faulty: Proxy) -> None:
     hasty = brief(TOOL)
-    engine._threads[hasty] = engine._threads[TOOL]
     ended = threading.Event()
 
     def late() -> None:
@@ -543,7 +558,6 @@ async def test_insisted_work_is_done_when_the_engine_is_back(
 ) -> None:
     hasty = brief(END)
     monkeypatch.setattr(module, "END", hasty)
-    engine._threads[hasty] = engine._threads[END]
     rule = faulty.fail(fault)
     removal = engine.insist(lambda: engine.api.remove_container("x"), name="removal")
     await until(lambda: rule.struck > 1)
@@ -613,7 +627,7 @@ async def handle(
     yield handle
     watch.stop()
     faulty.cut_all()
-    await asyncio.to_thread(watch._thread.join, 10)
+    await threads_end()
 
 
 def listened(faulty: Proxy) -> int:
@@ -684,8 +698,7 @@ async def test_no_connection_outlives_the_watch(
         faulty.cut_all()
         await until(lambda: rule.struck, seconds=10)
     watch.stop()
-    await asyncio.to_thread(watch._thread.join, 10)
-    assert not watch._thread.is_alive()
+    await threads_end()
     assert connections(faulty) == 0
 
 
@@ -743,7 +756,7 @@ async def test_a_container_that_starts_during_a_listing_does_not_count_as_ended(
     assert not late.gone.is_set()
     watch.stop()
     faulty.cut_all()
-    await asyncio.to_thread(watch._thread.join, 10)
+    await threads_end()
 
 
 # -- a handle --------------------------------------------------------------------------------------------------
@@ -925,7 +938,7 @@ async def test_a_kill_returns_while_the_engine_does_not_answer(
     assert "GET /containers/c1/json" in faulty.calls
     faulty.heal()
     await until(lambda: "DELETE /containers/c1" in faulty.calls)
-    await until(lambda: not engine._insisting)
+    await until(lambda: not background("removal of container"))
 
 
 # -- deletions in the background -------------------------------------------------------------------------------
@@ -945,14 +958,13 @@ async def test_deleting_a_workspace_returns_soon_and_is_done_when_the_engine_is_
     monkeypatch.setattr(docker_module, "SOON", 0.01)
     hasty = brief(END)
     monkeypatch.setattr(module, "END", hasty)
-    backend._engine._threads[hasty] = backend._engine._threads[END]
     rule = faulty.fail(fault, VOLUME)
     async with asyncio.timeout(60):
         await backend.delete_workspace("w")
     await until(lambda: rule.struck > len(volume_names("w")))
-    assert backend._engine._insisting
+    assert background("removal of volume")
     faulty.heal()
-    await until(lambda: not backend._engine._insisting)
+    await until(lambda: not background("removal of volume"))
     assert removals(faulty) == rule.struck + len(volume_names("w"))
 
 

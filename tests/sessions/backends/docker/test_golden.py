@@ -11,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -26,10 +28,11 @@ from sessions.backends.docker.checkpoint import images, runtime
 from sessions.backends.docker.checkpoint.images import Image, Images
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime
 from sessions.backends.docker.checkpoint.sleep_images import SleepImages
+from sessions.backends.docker.container import containers
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
-from sessions.backends.docker.golden import rights, workshop
+from sessions.backends.docker.golden import rights, supply, workshop
 from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
 from sessions.backends.docker.profile import CheckpointSettings
@@ -280,9 +283,13 @@ def test_the_state_of_an_engine_with_another_exec_root_is_found_from_its_sandbox
     for pid, words in enumerate([f"runsc-sandbox\0{option}\0boot\0abc\0", "runsc-sandbox\0--root=/other\0boot\0x\0"]):
         (tmp_path / str(pid)).mkdir()
         (tmp_path / str(pid) / "cmdline").write_text(words)
-    assert runtime._state_of("abc") == "/run/other/runtime-runc/moby"
+    script = tmp_path / "runsc"
+    script.write_text(f'#!/bin/sh\necho "$*" > {tmp_path}/told\n')
+    script.chmod(0o755)
+    Runtime((str(script),), "1").hold("abc")
+    assert (tmp_path / "told").read_text() == "--root /run/other/runtime-runc/moby pause abc\n"
     with pytest.raises(CheckpointFailed, match="the state of the runtime's containers was not found"):
-        runtime._state_of("unknown")
+        Runtime((str(script),), "1").hold("unknown")
 
 
 # -- images on disk --------------------------------------------------------------------------------------------
@@ -404,17 +411,25 @@ class Proofs:
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
         self.image, self.runtime = "sha256:1", Runtime(("runsc",), "1")
-        self.settings = settings_of(directory)
-        self._monkeypatch = monkeypatch
+        self.settings = replace(settings_of(directory), files="memory")
         monkeypatch.setattr(workshop, "find_runtime", lambda *_: self.runtime)
         monkeypatch.setattr(workshop, "clear_marks", lambda _: None)
         monkeypatch.setattr(workshop, "host_config", lambda *_, **__: {})
+        monkeypatch.setattr(containers, "create", lambda *_, **__: "container")
+        sandbox = Mock(hear=lambda _: {})
+        monkeypatch.setattr(workshop, "attached", lambda *_: nullcontext(sandbox))
+        monkeypatch.setattr(Runtime, "take", self._take)
+        monkeypatch.setattr(workshop, "restore", lambda *_: self.done.append("proven"))
+
+    def _take(self, _container: str, directory: Path) -> None:
+        self.done.append("taken")
+        (directory / "checkpoint.img").write_bytes(b"state")
 
     def golden(self, *, prove_again: bool = False) -> list[str]:
         """Let a new gateway want an image; return what it has done for that."""
-        api = SimpleNamespace(inspect_image=lambda _: {"Id": self.image})
+        engine = Mock()
+        engine.api.inspect_image.return_value = {"Id": self.image}
         assert self.settings.checkpoints is not None
-        engine: Any = SimpleNamespace(api=api)
         workshop = Workshop(
             engine,
             disks := Disks(engine, self.settings),
@@ -422,13 +437,6 @@ class Proofs:
             self.settings.checkpoints,
             SleepImages(engine, disks, self.settings),
         )
-
-        def take(_: Shape, key: str, *__: object) -> Image:
-            self.done.append("taken")
-            return put(workshop.images, key)
-
-        self._monkeypatch.setattr(workshop, "_taken", take)
-        self._monkeypatch.setattr(workshop, "_prove", lambda *_: self.done.append("proven"))
         self.done.clear()
         _, image = workshop.golden(Shape.of(PYTHON), prove_again=prove_again)
         assert image.intact()
@@ -538,6 +546,12 @@ def test_a_sandbox_that_is_silent_is_given_up(ends: tuple[StdioChannel, socket.s
 # -- what follows ----------------------------------------------------------------------------------------------
 
 
+BASH = KERNELSPECS.find("bash")
+TWO_LANGUAGES = pytest.mark.parametrize(
+    "checkpoints", [(BASH, replace(PYTHON, preload=("numpy",)))], indirect=True, ids=["two languages"]
+)
+
+
 class Bench:
     """Stands for the workshop: makes images without an engine, or fails."""
 
@@ -583,18 +597,17 @@ def checkpoints_of(engine: Engine, settings: DockerSettings) -> Checkpoints:
     return Checkpoints(engine, Disks(engine, settings), settings)
 
 
-@pytest.fixture
-async def checkpoints(bench: Bench, tmp_path: Path) -> AsyncIterator[Checkpoints]:
+@pytest.fixture(params=[[PYTHON]], ids=[""])
+async def checkpoints(
+    request: pytest.FixtureRequest, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Checkpoints]:
+    """The golden images of some languages, made on the bench."""
     engine = Engine()
-    made = checkpoints_of(engine, settings_of(tmp_path))
-    made._workshop = bench  # type: ignore[assignment]
+    monkeypatch.setattr(supply, "Workshop", lambda *_: bench)
+    made = checkpoints_of(engine, settings_of(tmp_path, kernelspecs=request.param))
     yield made
     await made.close()
     await engine.close()
-
-
-async def quiet(checkpoints: Checkpoints) -> None:
-    await until(lambda: not checkpoints._making)
 
 
 async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_is_wanted(
@@ -606,13 +619,13 @@ async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_
     assert not checkpoints.ability.on
     assert "being made" in checkpoints.ability.detail
     bench.go.set()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert checkpoints.ability.on
     alone = checkpoints.image_for(PLAIN)
     assert alone is not None
     shared = replace(PLAIN, workspace="w", shared=True)
     assert checkpoints.image_for(shared) is None
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert [shape.shared for shape in bench.asked[-2:]] == [False, True]
     found = checkpoints.image_for(shared)
     assert found is not None
@@ -620,31 +633,27 @@ async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_
     assert checkpoints.image_for(PLAIN) == alone
 
 
+@TWO_LANGUAGES
 async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
-    checkpoints: Checkpoints, bench: Bench, tmp_path: Path
+    checkpoints: Checkpoints, bench: Bench
 ) -> None:
-    bash = KERNELSPECS.find("bash")
-    checkpoints._settings = settings_of(tmp_path, kernelspecs=(bash, replace(PYTHON, preload=("numpy",)))).checkpoints
     bench.error, bench.able = CheckpointFailed("the kernel ended before it waited"), {"python"}
     checkpoints.begin()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert checkpoints.image_for(PLAIN) is not None
-    assert checkpoints.image_for(Launch(bash)) is None
-    await quiet(checkpoints)
+    assert checkpoints.image_for(Launch(BASH)) is None
+    await checkpoints.settled()
     assert [shape.language for shape in bench.asked[:2]] == ["python", "bash"]
     assert checkpoints.ability.on
 
 
-async def test_the_image_of_a_language_makes_no_room_for_the_next_one(
-    checkpoints: Checkpoints, bench: Bench, tmp_path: Path
-) -> None:
-    bash = KERNELSPECS.find("bash")
-    checkpoints._settings = settings_of(tmp_path, kernelspecs=(bash, replace(PYTHON, preload=("numpy",)))).checkpoints
+@TWO_LANGUAGES
+async def test_the_image_of_a_language_makes_no_room_for_the_next_one(checkpoints: Checkpoints) -> None:
     for _ in range(50):  # the second one may begin in the moment in which the first one ends
         checkpoints.begin()
-        await quiet(checkpoints)
-        assert all(image.intact() for image in checkpoints._images.values())
-        assert len(checkpoints._images) == 2
+        await checkpoints.settled()
+        found = [checkpoints.image_for(launch) for launch in (PLAIN, Launch(BASH))]
+        assert all(image is not None and image.intact() for image in found)
 
 
 @pytest.mark.parametrize("error", [CheckpointFailed("it is full"), BackendUnavailable("it is full")])
@@ -655,14 +664,14 @@ async def test_what_cannot_be_made_is_told_and_not_tried_for_ever(
     with capture_logs() as logs:
         checkpoints.begin()
         for _ in range(ATTEMPTS_MAX + 3):
-            await quiet(checkpoints)
+            await checkpoints.settled()
             assert checkpoints.image_for(PLAIN) is None
     assert len(bench.asked) == len(logs) == ATTEMPTS_MAX
     assert not checkpoints.ability.on
     assert "it is full" in checkpoints.ability.detail
     bench.error = None
     checkpoints.begin()  # another container image
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert checkpoints.ability.on
 
 
@@ -670,7 +679,7 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
     checkpoints: Checkpoints, bench: Bench
 ) -> None:
     checkpoints.begin()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     image = checkpoints.image_for(PLAIN)
     assert image is not None
     with capture_logs() as logs:
@@ -684,7 +693,7 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
     assert checkpoints.image_for(PLAIN) == image
     checkpoints.failed(image, "status 139")
     assert checkpoints.image_for(PLAIN) is None
-    await quiet(checkpoints)
+    await checkpoints.settled()
     renewed = checkpoints.image_for(PLAIN)
     assert renewed is not None
     assert renewed != image
@@ -694,12 +703,12 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
 
 async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: Checkpoints, bench: Bench) -> None:
     checkpoints.begin()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     image = checkpoints.image_for(PLAIN)
     assert image is not None
     os.truncate(image.path / "pages.img", 100)
     assert checkpoints.image_for(PLAIN) is None
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert len(bench.asked) == 2
     assert checkpoints.image_for(PLAIN) not in (None, image)
 
@@ -739,7 +748,7 @@ def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Pa
 async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: Checkpoints, bench: Bench) -> None:
     bench.lacks = "the gateway's process lacks CAP_KILL"
     checkpoints.begin()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert checkpoints.ability.on
     assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
 
@@ -754,7 +763,7 @@ async def test_kernels_are_restored_while_their_sleep_is_proven(checkpoints: Che
         "the proof that kernels can sleep is under way",
     )
     bench.sleep_go.set()
-    await quiet(checkpoints)
+    await checkpoints.settled()
     assert checkpoints.proven.on
 
 

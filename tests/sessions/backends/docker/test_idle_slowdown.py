@@ -75,14 +75,29 @@ async def test_a_kernel_that_nobody_uses_rests_until_it_is_roused(
     assert kernels.slack(THREAD) == PROMPT
 
 
+async def uses_a_tool(handle: DockerHandle) -> None:
+    with suppress(BackendUnavailable):
+        await anext(handle.run_tool("files", "{}"))
+
+
 @pytest.mark.parametrize("use", ["a client", "a tool"])
 async def test_a_kernel_in_use_does_not_rest(kernels: Kernels, handle: DockerHandle, looks: Looks, use: str) -> None:
-    listener = Mock(in_use=use == "a client")
+    listener, over = Mock(in_use=use == "a client"), asyncio.Event()
     handle.attach(listener, "a")
-    handle._tools_open = int(use == "a tool")
+
+    async def engine_call(*_: object, **__: object) -> None:
+        await over.wait()
+        raise BackendUnavailable
+
+    kernels.engine.call = engine_call
+    if use == "a tool":
+        spawn(uses_a_tool(handle), use)
+    await until(lambda: handle.in_use)
     await looks.pass_by(10, IDLE)
     assert kernels.slack(THREAD) == PROMPT
-    listener.in_use, handle._tools_open = False, 0
+    listener.in_use = False
+    over.set()
+    await until(lambda: not handle.in_use)
     handle.used_at = looks.now  # the clock of the test is not the event loop's
     await looks.pass_by(UNUSED - 1, IDLE)
     assert kernels.slack(THREAD) == PROMPT
@@ -167,7 +182,7 @@ def test_the_doctor_knows_whether_this_user_may(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("what", ["an interrupt", "a tool", "the end"])
 async def test_everything_asked_of_a_container_rouses_it_first(
-    kernels: Kernels, handle: DockerHandle, monkeypatch: pytest.MonkeyPatch, what: str
+    kernels: Kernels, handle: DockerHandle, what: str
 ) -> None:
     slacks = []
 
@@ -175,14 +190,14 @@ async def test_everything_asked_of_a_container_rouses_it_first(
         slacks.append(kernels.slack(THREAD))
         raise BackendUnavailable
 
-    monkeypatch.setattr(handle._engine, "call", engine_call)
-    monkeypatch.setattr(handle._engine, "insist", lambda *_, **__: spawn(engine_call(), "removal"))
+    kernels.engine.call = engine_call
+    kernels.engine.insist = lambda *_, **__: spawn(engine_call(), "removal")
     handle.timer_slack.make_late()
     with suppress(BackendUnavailable):
         if what == "an interrupt":
             await handle.interrupt()
         elif what == "a tool":
-            await anext(handle.run_tool("files", "{}"))
+            await uses_a_tool(handle)
         else:
             handle.ended()
     await until(lambda: slacks)

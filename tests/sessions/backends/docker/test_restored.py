@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -27,13 +28,16 @@ from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.golden import workshop
+from sessions.backends.docker.golden.workshop import Shape
 from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
 from sessions.kernels.kernel import Kernel
 from sessions.model.errors import SessionClosed
 from sessions.model.values import MEMORY_MIN, Limits
 from tests.attacks.bench import forget_network
-from tests.fakes import KERNELSPECS, until
+from tests.fakes import KERNELSPECS, background, until
 from tests.host import shims
+from tests.sessions.backends.bed import workshop_for
+from tests.sessions.backends.docker.kernels import weight_file
 from tests.sessions.backends.test_contract import execute
 
 pytestmark = pytest.mark.engine
@@ -64,14 +68,19 @@ def make(directory: Path, **changes: Any) -> DockerBackend:
     return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE, checkpoints=mine))
 
 
+async def made(backend: DockerBackend) -> None:
+    """Wait until no image is being made."""
+    async with asyncio.timeout(MADE):
+        await backend.settled()
+
+
 async def ready(backend: DockerBackend, *, on: bool = True) -> list[bool]:
     """Prepare a backend until it restores kernels, or cannot; return the list of all later outcomes."""
     outcomes: list[bool] = []
     backend.on_restored = outcomes.append
     await backend.prepare()
     await backend.adopt({}, ())
-    checkpoints = backend._starter.checkpoints
-    await until(lambda: not checkpoints._making, MADE)
+    await made(backend)
     assert backend.checkpoints.on is on, backend.checkpoints.detail
     return outcomes
 
@@ -94,10 +103,11 @@ async def end(*kernels: Kernel) -> None:
         await kernel.kill(SessionClosed())
 
 
-def image_of(backend: DockerBackend) -> Image:
-    found = backend._starter.checkpoints.image_for(LAUNCH)
-    assert found is not None
-    return found
+async def image_of(backend: DockerBackend) -> Image:
+    """Return the image from which a kernel is restored."""
+    async with workshop_for(backend.settings) as shop:
+        (_, image) = await asyncio.to_thread(shop.golden, Shape.of(PYTHON))
+        return image
 
 
 # -- a kernel's own --------------------------------------------------------------------------------------------
@@ -268,7 +278,7 @@ async def test_contexts_of_a_sandbox_are_restored_after_the_first_one(backend: D
     launch = replace(LAUNCH, workspace=f"ws-{INSTANCE}", shared=True)
     first = await Kernel.start(backend, launch)
     assert outcomes == []
-    await until(lambda: not backend._starter.checkpoints._making, MADE)
+    await made(backend)
     second = await Kernel.start(backend, launch)
     assert outcomes == [True]
     for folder in ("/home/user", "/tmp"):
@@ -299,12 +309,12 @@ async def test_a_checkpoint_is_found_by_the_next_gateway_which_need_not_prove_it
     backend: DockerBackend, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await ready(backend)
-    image = image_of(backend)
+    image = await image_of(backend)
     await backend.close()
-    monkeypatch.setattr(workshop.Workshop, "_prove", Mock(side_effect=AssertionError))
+    monkeypatch.setattr(workshop, "restore", Mock(side_effect=AssertionError))  # what a proof does
     after = make(directory)
     await ready(after)
-    assert image_of(after) == image
+    assert await image_of(after) == image
     await after.close()
 
 
@@ -314,7 +324,7 @@ async def test_the_making_of_a_checkpoint_leaves_the_processors_to_kernels(
     weights: list[float] = []
 
     def take(_: runtime.Runtime, container: str, __: Path) -> None:
-        path = next(path for path in ControlGroup(container)._weight if path.exists())
+        path = weight_file(container)
         weights.append(int(path.read_text()) / {"cpu.weight": 100, "cpu.shares": 1024}[path.name])
         raise CheckpointFailed("seen")
 
@@ -335,10 +345,11 @@ async def falls_back(backend: DockerBackend, outcomes: list[bool]) -> None:
     assert outcomes == [False, False]
     assert len([entry for entry in logs if "is started plainly" in entry["event"]]) == 1
     assert [await said(kernel, "print(1)") for kernel in kernels] == ["1", "1"]
-    assert set(backend._handles) == {kernel.handle.id for kernel in kernels}
+    assert len(background("forget container")) == len(kernels)
     with closing(docker.from_env()) as client:
         label = f"{INSTANCE_LABEL}={INSTANCE}"
-        assert len(client.containers.list(all=True, filters={"label": label})) == 2
+        left = client.containers.list(all=True, filters={"label": label})
+    assert {container.id for container in left} == {kernel.handle.id for kernel in kernels}
     assert list(runtime.MARKS.glob("*")) == [] or not {kernel.handle.id for kernel in kernels} & {
         mark.name for mark in runtime.MARKS.glob("*")
     }
@@ -349,7 +360,7 @@ async def test_a_checkpoint_that_the_runtime_refuses_is_replaced_by_a_plain_star
     backend: DockerBackend, directory: Path
 ) -> None:
     outcomes = await ready(backend)
-    image = image_of(backend)
+    image = await image_of(backend)
     content = bytearray((image.path / "checkpoint.img").read_bytes())
     content[: len(content) // 2] = os.urandom(len(content) // 2)  # the same size: only the runtime can notice
     (image.path / "checkpoint.img").write_bytes(content)
@@ -371,7 +382,7 @@ async def test_a_restore_that_hangs_is_ended_and_replaced_by_a_plain_start(
 ) -> None:
     outcomes = await ready(backend)
     hanging = tmp_path / "image"
-    shutil.copytree(image_of(backend).path, hanging)
+    shutil.copytree((await image_of(backend)).path, hanging)
     (hanging / "checkpoint.img").unlink()
     os.mkfifo(hanging / "checkpoint.img")  # nobody writes to it: gVisor waits for ever when it opens it
     monkeypatch.setattr(restore, "marked", lambda name, _, **trial: runtime.marked(name, hanging, **trial))
@@ -404,11 +415,11 @@ async def test_a_restored_sandbox_that_dies_is_replaced_by_a_plain_start(
 
 async def test_a_cut_checkpoint_is_not_used_and_made_anew(backend: DockerBackend) -> None:
     outcomes = await ready(backend)
-    os.truncate(image_of(backend).path / "pages.img", MIB)
+    os.truncate((await image_of(backend)).path / "pages.img", MIB)
     plain = await Kernel.start(backend, LAUNCH)
     assert await said(plain, "print(1)") == "1"
     assert outcomes == []
-    await until(lambda: not backend._starter.checkpoints._making, MADE)
+    await made(backend)
     restored = await Kernel.start(backend, LAUNCH)
     assert outcomes == [True]
     await end(plain, restored)
@@ -452,11 +463,11 @@ async def test_a_runtime_that_does_not_restore_is_noticed(
     backend: DockerBackend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     await ready(backend)
+    image = await image_of(backend)
     monkeypatch.setattr(runtime, "MARKS", tmp_path / "nowhere")  # where the wrapper does not look
     monkeypatch.setattr(workshop, "find_runtime", lambda *_: runtime.Runtime(("unused",), "other"))
-    image = image_of(backend)
     monkeypatch.setattr(images.Images, "find", lambda *_: image)
-    backend._starter.checkpoints.begin()
-    await until(lambda: not backend._starter.checkpoints._making, MADE)
+    await backend.adopt({}, ())
+    await made(backend)
     assert not backend.checkpoints.on
     assert "has started the container and not restored it" in backend.checkpoints.detail

@@ -8,6 +8,7 @@ import re
 import secrets
 import shutil
 import time
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from sessions.backends.docker.checkpoint.encryption import decrypt_file
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.engine.engine import Engine
+from sessions.backends.docker.golden.workshop import Shape, Workshop
 from sessions.backends.docker.profile import WORKSPACE
 from sessions.checkpoints import writing
 from sessions.kernels.kernel import Kernel
@@ -39,10 +41,19 @@ from tests.sessions.backends.bed import (
     SURVIVED,
     Bed,
     said,
+    workshop_for,
 )
 from tests.sessions.backends.test_contract import execute
 
 pytestmark = pytest.mark.engine
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[Engine]:
+    """The engine of the kernels, for what no gateway does."""
+    engine = Engine()
+    yield engine
+    await engine.close()
 
 
 def trials_left() -> list[Path]:
@@ -257,9 +268,9 @@ async def test_what_a_trial_leaves_is_removed_as_soon_as_the_engine_can(
     await bed.backend.delete_workspace(str(kernel.launch.workspace))
 
 
-async def test_what_code_writes_during_a_trial_counts_as_memory(bed: Bed) -> None:
+async def test_what_code_writes_during_a_trial_counts_as_memory(bed: Bed, engine: Engine) -> None:
     """More than the kernel's memory fits on the disk of a session, and ends a trial."""
-    api = bed.backend._engine.api
+    api = engine.api
     kernel = await Kernel.start(bed.backend, replace(PYTHON, limits=Limits(memory=208 * MIB)))
     write = ["sh", "-c", f"head -c {240 * MIB} /dev/zero >{WORKSPACE}/big"]
 
@@ -305,7 +316,7 @@ async def test_several_kernels_sleep_and_wake_at_once(bed: Bed) -> None:
         await kernel.kill(SessionClosed())
 
 
-async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: Path) -> None:
+async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, engine: Engine, place: Path) -> None:
     """As if it was killed between the image and its record, and while another kernel was written."""
     kernels = [await Kernel.start(bed.backend, PYTHON) for _ in range(2)]
     for kernel in kernels:
@@ -313,8 +324,8 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
     await bed.kernel_memory.take(kernels[0])
     kernels[1].connection.suspend()
     (bed.images / f"{kernels[1].handle.id}{'.partial'}").mkdir()
-    runtime.find_runtime(bed.backend._engine.api, bed.backend.settings).hold(kernels[1].handle.id)
-    trial = trials.prepare(bed.backend._engine, bed.backend.settings, kernels[1].launch.workspace or "")
+    runtime.find_runtime(engine.api, bed.backend.settings).hold(kernels[1].handle.id)
+    trial = trials.prepare(engine, bed.backend.settings, kernels[1].launch.workspace or "")
     later = Bed(place)
     await later.backend.prepare()
     infos = {kernel.handle.id: kernel.handle.connection_info for kernel in kernels}
@@ -332,13 +343,18 @@ async def test_a_gateway_that_was_killed_leaves_no_kernel_held(bed: Bed, place: 
 WAYS = ["in a trial", "when it wakes", "from a checkpoint"]
 
 
+@pytest.fixture
+async def workshop(bed: Bed) -> AsyncIterator[Workshop]:
+    async with workshop_for(bed.backend.settings) as workshop:
+        yield workshop
+
+
 @pytest.mark.parametrize("fails", [*WAYS, ""])
 async def test_sleep_is_on_only_if_a_kernel_is_continued_in_each_way(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, fails: str
+    bed: Bed, workshop: Workshop, monkeypatch: pytest.MonkeyPatch, fails: str
 ) -> None:
-    checkpoints = bed.backend._starter.checkpoints
-    assert checkpoints._workshop is not None
-    ((shape, image),) = checkpoints._images.items()
+    shape = Shape.of(PYTHON.kernelspec)
+    (_, image) = await asyncio.to_thread(workshop.golden, shape)
     (image.path / "proof-of-sleep").unlink()
     continue_in, tried = SleepImages.continue_in, []
 
@@ -351,9 +367,9 @@ async def test_sleep_is_on_only_if_a_kernel_is_continued_in_each_way(
 
     monkeypatch.setattr(SleepImages, "continue_in", refuse_one_way)
     begun = time.monotonic()
-    ability = await asyncio.to_thread(checkpoints._workshop.sleeps, shape, image)
+    ability = await asyncio.to_thread(workshop.sleeps, shape, image)
     print(f"proof {fails!r}: {time.monotonic() - begun:.2f} s")
     assert (ability.on, fails in ability.detail) == (not fails, True), ability
     assert dict.fromkeys(tried) == dict.fromkeys(WAYS[: WAYS.index(fails) + 1] if fails else WAYS)
-    assert checkpoints._workshop.images.sleep_is_proven(image) is not bool(fails)
+    assert workshop.images.sleep_is_proven(image) is not bool(fails)
     assert (bed.files(), trials_left()) == ([], [])

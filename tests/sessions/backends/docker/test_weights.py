@@ -87,13 +87,18 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
 
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
-    weights = Weights(TOGETHER, kernels.root)
-    rounds = UsageLoop(kernels.handles, weights)
-    await rounds.round(0.0)
-    for file in (tmp_path / SLICE / gone.id).iterdir():
-        file.unlink()
-    await rounds.round(1.0)
-    assert list(weights._recent) == [stays.id]
+    rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
+    usual = kernels.weight(stays)
+    for second in range(10):
+        kernels.uses(gone, second)
+        await rounds.round(second)
+    assert kernels.weight(stays) < usual, "the control: what it has used counts"
+    group = tmp_path / SLICE / gone.id
+    group.rename(tmp_path / "aside")
+    await rounds.round(10.0)
+    (tmp_path / "aside").rename(group)  # so that what is remembered of it would count again
+    await rounds.round(11.0)
+    assert kernels.weight(gone) == kernels.weight(stays) == usual
 
 
 @pytest.fixture

@@ -63,9 +63,12 @@ class Remote:
         with self.answer(method, path, body, **headers) as pieces:
             content = b"".join(pieces)
         try:
-            return dict(exact_json.loads(content)) if content else {}
-        except (orjson.JSONDecodeError, TypeError, ValueError):
-            raise self._absent("the answer is not a gateway's") from None
+            reply = exact_json.loads(content) if content else {}
+        except orjson.JSONDecodeError:
+            reply = None
+        if not isinstance(reply, dict):
+            raise self._absent("the answer is not a gateway's")
+        return reply
 
     @contextmanager
     def answer(

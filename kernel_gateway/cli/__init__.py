@@ -23,6 +23,7 @@ COMMANDS = {
     "audit": "print who ran what as JSON lines, and check that no record was changed",
     "run": "run code in a session of a running gateway; the session is made on first use",
     "sessions": "list your sessions",
+    "create": "make a session, for example in another language",
     "end": "end a session, with its variables and files",
     "interrupt": "interrupt the running cell of a session; the variables stay",
     "restart": "start a fresh kernel in a session; the files stay",

@@ -61,7 +61,7 @@ def test_every_command_explains_each_of_its_arguments(
 
 
 CLIENTS = [
-    *("run", "sessions", "end", "interrupt", "restart", "files"),
+    *("run", "sessions", "create", "end", "interrupt", "restart", "files"),
     *("notebook", "checkpoint", "rollback", "branch", "languages"),
 ]
 

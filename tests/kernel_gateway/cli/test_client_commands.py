@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ BYTES = bytes(range(256)) * 1000
 #: one call of each command
 CALLS = [
     ("sessions",),
+    ("create",),
     ("end",),
     ("interrupt",),
     ("restart",),
@@ -73,6 +75,12 @@ def fails(at_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> Callable[.
     return run
 
 
+def test_the_page_lists_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs/cli.md").read_text()
+    listed = {name for line in re.findall(r"^\| `.*", page, re.MULTILINE) for name in re.findall(r"`(\w+)", line)}
+    assert {"run", *(call[0] for call in CALLS)} <= listed
+
+
 # -- sessions --------------------------------------------------------------------------------------------------
 
 
@@ -86,6 +94,12 @@ def test_sessions_are_listed_as_json(out: Callable[..., str], gateway: Gateway, 
     gateway.execute(session, "1")
     shown = {each["name"]: each["id"] for each in json.loads(out("sessions", "--json"))["sessions"]}
     assert shown[session] == gateway.call("GET", f"/v1/sessions/{session}").json()["id"]
+
+
+def test_a_session_is_made_as_its_flags_say(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    assert out("create", "-s", session, "--language", "bash", "--idle-timeout", "77") == ""
+    shown = gateway.call("GET", f"/v1/sessions/{session}").json()
+    assert (shown["language"], shown["idle_timeout"]) == ("bash", 77)
 
 
 def test_a_session_is_ended(out: Callable[..., str], gateway: Gateway, session: str) -> None:
@@ -270,6 +284,7 @@ def test_languages_are_listed_with_version_and_packages(out: Callable[..., str],
         (("branch", "-s", "plain", "other"), "SB041: "),
         (("rollback", "-s", "plain"), "SB040: "),
         (("end", "-s", "a b/c?d"), "SB002: "),
+        (("create", "-s", "plain"), "SB012: "),
         (("interrupt", "-s", "no-such"), "SB011: "),
         (("branch", "-s", "plain", "\udcff"), "an argument is no text: "),
     ],
@@ -405,12 +420,16 @@ def test_a_download_that_breaks_off_is_no_success(
 @pytest.mark.parametrize(
     ("arguments", "call"),
     [
-        (("checkpoint",), ("POST", "checkpoints", {})),
-        (("checkpoint", "loaded"), ("POST", "checkpoints", {"name": "loaded"})),
-        (("rollback",), ("POST", "rollback", {})),
-        (("rollback", "loaded"), ("POST", "rollback", {"to": "loaded"})),
-        (("branch", "b"), ("POST", "branch", {"as": "b"})),
-        (("branch", "b", "--from", "loaded"), ("POST", "branch", {"as": "b", "from": "loaded"})),
+        (
+            ("create", "--on-idle", "sleep", "--checkpoints", "auto"),
+            ("POST", "", {"name": "demo", "on_idle": "sleep", "checkpoints": "auto"}),
+        ),
+        (("checkpoint",), ("POST", "demo/checkpoints", {})),
+        (("checkpoint", "loaded"), ("POST", "demo/checkpoints", {"name": "loaded"})),
+        (("rollback",), ("POST", "demo/rollback", {})),
+        (("rollback", "loaded"), ("POST", "demo/rollback", {"to": "loaded"})),
+        (("branch", "b"), ("POST", "demo/branch", {"as": "b"})),
+        (("branch", "b", "--from", "loaded"), ("POST", "demo/branch", {"as": "b", "from": "loaded"})),
     ],
     ids=str,
 )
@@ -420,7 +439,7 @@ def test_checkpoints_are_taken_and_used(
     server = fixed(json_answer({"name": "loaded"}))
     assert main([*arguments, "-s", "demo"]) == 0
     [(method, path, body)] = server.asked
-    assert (method, path, json.loads(body)) == (call[0], f"/v1/sessions/demo/{call[1]}", call[2])
+    assert (method, path, json.loads(body)) == (call[0], f"/v1/sessions/{call[1]}".rstrip("/"), call[2])
 
 
 def test_checkpoints_are_listed(fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str]) -> None:

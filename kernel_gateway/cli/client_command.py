@@ -60,7 +60,7 @@ def client_command(work: Callable[[argparse.Namespace, Remote], None]) -> Callab
     def main(arguments: argparse.Namespace) -> int:
         try:
             work(arguments, Remote(client_from(arguments)))
-            sys.stdout.flush()
+            print(end="", flush=True)
         except BrokenPipeError:
             forget_output()
             return NOBODY_READS

@@ -98,7 +98,7 @@ def _time(seconds: float) -> str:
 
 
 def _source(file: str) -> BinaryIO:
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb") if file == STANDARD else Path(file).open("rb")
+    return os.fdopen(os.dup(0), "rb") if file == STANDARD else Path(file).open("rb")
 
 
 def _size(source: BinaryIO) -> int | None:

@@ -110,7 +110,7 @@ class Remote:
     ) -> HTTPResponse:
         try:
             # A gateway that refuses an upload may answer, and close, before it has read all.
-            with suppress(BrokenPipeError, ConnectionResetError):
+            with suppress(OSError):
                 connection.request(method, f"{urlsplit(self._url).path.rstrip('/')}{path}", body, headers)
             response = connection.getresponse()
             if response.status >= HTTPStatus.MULTIPLE_CHOICES:
@@ -131,8 +131,11 @@ class Remote:
             raise Failed(f"the connection to {self._url} broke off, {response.length} bytes are missing")
 
     def _refusal(self, response: HTTPResponse) -> Failed:
+        content = response.read()
+        if response.status == HTTPStatus.BAD_REQUEST and not content:  # the API has not seen the request
+            return Failed("HTTP 400: what is sent is larger than any workspace, or no valid request")
         try:
-            return Failed(told(orjson.loads(response.read())["error"]))
+            return Failed(told(orjson.loads(content)["error"]))
         except (orjson.JSONDecodeError, KeyError, TypeError):
             return self._absent(f"HTTP {response.status}: {response.reason}")
 

@@ -23,7 +23,8 @@ from kernel_gateway.cli.files import _pieces
 from kernel_gateway.cli.remote import HINTS, Failed
 from kernel_gateway.dialects.native.checkpoints import CheckpointInfo
 from kernel_gateway.errors import STATUS
-from tests.gateways import Gateway
+from tests import gateways
+from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until, write
 
 COMMAND = (sys.executable, "-m", "kernel_gateway")
@@ -226,6 +227,33 @@ def test_an_upload_that_is_refused_midway_says_why(
         file.truncate(4 * 1024**3)
     told = fails("files", "put", "-s", session, str(large), *(() if key is None else ("--key", key)))
     assert told.startswith(f"{word}: ")
+
+
+def test_an_upload_from_a_pipe_that_no_workspace_could_hold_says_so() -> None:
+    with gateways.gateway("process", disk="16m", tls="true") as small:
+        place = {
+            "KERNEL_GATEWAY_URL": small.url,
+            "KERNEL_GATEWAY_KEY": KEYS["alice"],
+            "SSL_CERT_FILE": f"{small.trusted}",
+        }
+        ended = subprocess.run(
+            [*COMMAND, "files", "put", "-", "a"],
+            env=os.environ | place,  # noqa: TID251 - a child gets this environment, and settings on top
+            input=bytes(40 * 1024**2),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"kernel-gateway: HTTP 400: what is sent is larger than any workspace")
+
+
+def test_a_closed_standard_input_or_output_is_no_crash(at_gateway: Gateway) -> None:
+    for arguments, closes in ((("sessions",), ">&-"), (("files", "put", "-", "a"), "<&-")):
+        closed = ["sh", "-c", f'"$@" {closes}', "sh"]
+        ended = subprocess.run([*closed, *COMMAND, *arguments], capture_output=True, timeout=60, check=False)
+        assert b"Traceback" not in ended.stderr
+        assert (ended.returncode == 0) is (closes == ">&-")
 
 
 def test_a_file_that_changes_while_it_is_sent_is_never_taken_for_another_size(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ SUFFIXES = {
     "text/latex": "tex",
     "application/json": "json",
 }
-#: types whose data is base64. Source: nbformat 4.5
+#: types whose data is base64, which may be broken into lines. Source: nbformat 4.5
 BINARY = {"image/png", "image/jpeg", "image/gif", "image/webp", "application/pdf"}
 
 
@@ -76,6 +76,6 @@ def _content(mime: str, value: object) -> bytes | None:
     if not isinstance(value, str):
         return None
     try:
-        return b64decode(value) if mime in BINARY else value.encode()
+        return b64decode("".join(value.split()), validate=True) if mime in BINARY else value.encode()
     except ValueError:
         return None

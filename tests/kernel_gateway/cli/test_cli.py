@@ -410,7 +410,7 @@ def test_code_that_is_no_text_is_refused(run: Callable[..., int], capsys: pytest
 
 # -- rich outputs as files -------------------------------------------------------------------------------------
 
-PLOT = "display({'text/plain': 'a plot', 'image/png': 'iVBORw==', 'text/html': '<b>ä</b>'}, raw=True)"
+PLOT = "display({'text/plain': 'a plot', 'image/png': 'iVBO\\nRw==\\n', 'text/html': '<b>ä</b>'}, raw=True)"
 
 
 def test_run_saves_rich_outputs_as_files_and_prints_their_names(
@@ -447,7 +447,7 @@ def test_a_display_that_changes_replaces_its_file(run: Callable[..., int], tmp_p
 def test_run_saves_nothing_that_has_no_suffix_or_is_not_what_its_type_says(
     run: Callable[..., int], tmp_path: Path
 ) -> None:
-    code = "display({'text/plain': 'x', 'a/../b': 'x', 'image/png': 'x'}, raw=True)"
+    code = "display({'text/plain': 'x', 'a/../b': 'x', 'image/png': '!iVBORw=='}, raw=True)"
     assert run("--save", str(tmp_path), "-c", code) == 0
     assert list(tmp_path.iterdir()) == []
 

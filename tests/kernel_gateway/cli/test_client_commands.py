@@ -265,14 +265,17 @@ def test_a_file_that_changes_while_it_is_sent_is_never_taken_for_another_size(tm
         list(_pieces(shorter, 6))
 
 
-def test_a_download_ends_quietly_when_nobody_reads_it(at_gateway: Gateway, session: str) -> None:
+@pytest.mark.parametrize("action", [("get", "large"), ("ls",)], ids=["content", "text"])
+def test_a_command_ends_quietly_when_nobody_reads_its_output(
+    at_gateway: Gateway, monkeypatch: pytest.MonkeyPatch, session: str, action: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing is left to print at the end
     write(at_gateway, session, "large", BYTES * 10)
     with subprocess.Popen(
-        [*COMMAND, "files", "get", "-s", session, "large"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*COMMAND, "files", "-s", session, *action], stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as child:
         assert child.stdout is not None
         assert child.stderr is not None
-        child.stdout.read(10)
         child.stdout.close()
         assert child.wait(60) == NOBODY_READS
         assert child.stderr.read() == b""

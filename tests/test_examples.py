@@ -33,6 +33,8 @@ RUN_BY = {
         ("README.md", "from pathlib", "test_readme.py::test_the_client_example_works_when_pasted"),
         ("README.md", '{"status"', "test_examples.py::test_the_reply_is_as_shown"),
         ("docs/api.md", '{"name"', "test_readme.py::test_the_example_of_a_session_is_accepted_and_applies"),
+        ("docs/cli.md", ".venv/bin/kernel-gateway run", "test_examples.py::test_the_command_line_works_as_shown"),
+        ("docs/cli.md", "kernel-gateway: SB014", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
         ("docs/clients/agentrun.md", "from agentrun", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
         ("docs/clients/e2b.md", "export E2B", "clients/test_e2b.py::test_the_example_works_when_pasted"),
@@ -154,6 +156,35 @@ def test_one_program_runs_as_shown(tmp_path: Path) -> None:
         place = {"KERNEL_GATEWAY_URL": serving_here.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
         said = shell(code, KERNEL_GATEWAY_STATE_DIR=str(tmp_path), **place)
     assert said.strip() == shown
+
+
+def test_the_command_line_works_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [code] = example("docs/cli.md", ".venv/bin/kernel-gateway run")
+    [refusal] = example("docs/cli.md", "kernel-gateway: SB014")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    with gateway("process") as serving_here:
+        monkeypatch.setenv("KERNEL_GATEWAY_URL", serving_here.url)
+        monkeypatch.setenv("KERNEL_GATEWAY_KEY", KEYS["alice"])
+        *used, end = code.splitlines()
+        said = shell("\n".join(used)).splitlines()
+        refused = subprocess.run(
+            [sys.executable, "-m", "kernel_gateway", "files", "get", "-s", "demo", "absent"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        shell(end)
+        assert serving_here.call("GET", "/v1/sessions").json()["sessions"] == []
+    assert (refused.returncode, refused.stderr) == (1, refusal)
+    assert said[0] == "42"
+    assert said[1].endswith("data.csv")
+    assert "plots/output-1.png" in said
+    assert said[-1].split()[:3] == ["demo", "python", "idle"]
+    assert (tmp_path / "data.csv").read_text() == "a,b\n"
+    assert (tmp_path / "plots/output-1.png").read_bytes().startswith(b"\x89PNG")
+    assert "x = 40 + 2" in (tmp_path / "demo.ipynb").read_text()
 
 
 def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,18 @@ COMMANDS = {
     "doctor": "say what is missing on this machine for isolated kernels, and how to fix it",
     "keys": "make, list and revoke keys; a change takes effect at once",
     "audit": "print who ran what as JSON lines, and check that no record was changed",
-    "run": "run code in a session of a running gateway",
+    "run": "run code in a session of a running gateway; the session is made on first use",
+    "sessions": "list your sessions",
+    "create": "make a session, for example in another language",
+    "end": "end a session, with its variables and files",
+    "interrupt": "interrupt the running cell of a session; the variables stay",
+    "restart": "start a fresh kernel in a session; the files stay",
+    "files": "list, fetch, send and delete files of a session",
+    "notebook": "export all cells of a session as a notebook",
+    "checkpoint": "take a checkpoint of a session, or list its checkpoints",
+    "rollback": "return a session to a checkpoint: variables and files are as they were",
+    "branch": "make a session that begins with the variables and files of another",
+    "languages": "list the languages that sessions can have",
     "exec-json": "run one program with the active provider: a JSON object on standard input, one on standard output",
 }
 
@@ -36,6 +47,7 @@ def parser(chosen: str | None) -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="kernel-gateway",
         description="Stateful code execution: one Jupyter kernel per session, each in its own gVisor container.",
+        epilog="`kernel-gateway COMMAND --help` shows the arguments of a command, and examples.",
     )
     top.add_argument("--version", action="version", version=f"%(prog)s {version('sandboxed-kernel-gateway')}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")

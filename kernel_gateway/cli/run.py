@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import sys
 import threading
 from getpass import getpass
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 import orjson
-from tornado.httpclient import AsyncHTTPClient, HTTPError, HTTPRequest
+from tornado.httpclient import HTTPError, HTTPRequest
 from tornado.websocket import WebSocketError, websocket_connect
 
-from kernel_gateway.cli.settings import add_location, client_from
+from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json
+from kernel_gateway.cli.pictures import Pictures
+from kernel_gateway.cli.remote import Failed, Remote, path_of, told
+from kernel_gateway.cli.settings import client_from
 from kernel_gateway.config import Client
 from kernel_gateway.http.terminal_text import without_escapes
 from sessions.model import exact_json
@@ -29,22 +29,28 @@ MESSAGE_MAX = 1024**3
 EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
 
 
-class Refused(Exception):
-    """The gateway did not run the cell, or the cell cannot go on; the text is the reason."""
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument(
         "file", nargs="?", type=Path, metavar="FILE", help="a file with the code; - or none: standard input"
     )
     parser.add_argument("-c", "--code", help="code, instead of a file")
-    parser.add_argument("-s", "--session", default="cli", help="the session's name (default: %(default)s)")
     parser.add_argument("-t", "--timeout", type=float, help="seconds the cell may run")
-    parser.add_argument("--json", action="store_true", help="print the reply as JSON")
-    add_location(parser)
-    parser.add_argument("--url", help="the gateway (default: http://127.0.0.1:8888) [KERNEL_GATEWAY_URL]")
-    parser.add_argument("--key", help="a tenant's key (default: the one in the state directory) [KERNEL_GATEWAY_KEY]")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print the reply as JSON")
+    form.add_argument(
+        "--save",
+        type=Path,
+        metavar="DIRECTORY",
+        help="write plots, tables and the like as files; the names are printed",
+    )
+    add_session(parser)
+    add_examples(
+        parser,
+        "kernel-gateway run -s demo -c 'x = 40 + 2; x'",
+        "kernel-gateway run -s demo -t 600 train.py",
+        "kernel-gateway run -s demo --save plots -c 'df.plot()'",
+    )
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -58,72 +64,63 @@ def main(arguments: argparse.Namespace) -> int:
         # A user who ends this command with Ctrl-C wants to interrupt the cell.
         body = {"code": _code(arguments), "on_disconnect": "interrupt"}
         body |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
-    except (OSError, UnicodeDecodeError) as error:
-        print(f"kernel-gateway: {arguments.file}: {error}", file=sys.stderr)
+        pictures = None if arguments.save is None else Pictures(arguments.save)
+    except OSError as error:
+        print(f"kernel-gateway: {error}", file=sys.stderr)
+        return 2
+    except UnicodeError as error:
+        print(f"kernel-gateway: {arguments.file or 'the code'}: {error}", file=sys.stderr)
         return 2
     try:
-        result = asyncio.run((_reply if arguments.json else _show)(client, arguments.session, body))
-    except Refused as refusal:
-        print(f"kernel-gateway: {refusal}", file=sys.stderr)
-        return 2
+        if arguments.json:
+            result = Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)
+            print_json(result)
+        else:
+            result = asyncio.run(_show(client, arguments.session, body, pictures))
+            _print_end(result)
     except BrokenPipeError:  # whoever reads the outputs has seen enough, as in `| head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the interpreter's end would fail, too
+        forget_output()
         return EXIT["interrupted"]
+    except Failed as failure:
+        print(f"kernel-gateway: {failure}", file=sys.stderr)
+        return 2
     except (HTTPError, OSError) as error:
         print(f"kernel-gateway: no gateway at {client.url}: {error}", file=sys.stderr)
         return 2
-    if arguments.json:
-        print(json.dumps(result, indent=2))
-    else:
-        _print_end(result)
     return EXIT[result["status"]]
 
 
 def _code(arguments: argparse.Namespace) -> str:
     if arguments.code is not None:
-        return str(arguments.code)
-    if arguments.file is None or str(arguments.file) == "-":
-        return sys.stdin.read()
-    return str(arguments.file.read_text())
+        code = str(arguments.code)
+    elif arguments.file is None or str(arguments.file) == "-":
+        code = sys.stdin.read()
+    else:
+        code = str(arguments.file.read_text())
+    code.encode()  # Python may read bytes that are no text as surrogates
+    return code
 
 
-async def _reply(client: Client, session: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Execute a cell and return the reply.
-
-    Raises:
-        Refused: when the gateway did not run the cell.
-        HTTPError: when the server is no gateway.
-    """
-    request = HTTPRequest(
-        f"{_address(client, session)}/execute",
-        method="POST",
-        headers=_headers(client) | {"Content-Type": "application/json"},
-        body=orjson.dumps(body),
-        request_timeout=0,
-    )
-    try:
-        response = await AsyncHTTPClient(force_instance=True).fetch(request)
-    except HTTPError as error:
-        raise _refusal(error) from None
-    reply = _event(response.body)
-    if "status" not in reply:
-        raise HTTPError(response.code, "the answer is not a gateway's")
-    return reply
-
-
-async def _show(client: Client, session: str, body: dict[str, Any]) -> dict[str, Any]:
+async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pictures | None) -> dict[str, Any]:
     """Execute a cell, print its outputs as they arrive, and pass on the answers to its `input()`.
+
+    Args:
+        client: where the gateway is.
+        session: name of the session.
+        body: the cell.
+        pictures: what writes rich outputs as files; None: nothing does.
 
     Returns:
         the last event.
 
     Raises:
-        Refused: when the gateway did not run the cell.
+        Failed: when the gateway did not run the cell.
         HTTPError: when the server is no gateway, or ended in the middle of the answer.
         OSError: when nobody reads the outputs any more.
     """
-    address = _address(client, session).replace("http", "ws", 1)
-    request = HTTPRequest(f"{address}/stream", headers=_headers(client), request_timeout=0)
+    address = f"{client.url.replace('http', 'ws', 1)}{path_of(session)}/stream"
+    headers = {"Authorization": f"Bearer {client.credential()}"}
+    request = HTTPRequest(address, headers=headers, request_timeout=0)
     try:
         socket = await websocket_connect(request, max_message_size=MESSAGE_MAX)
     except HTTPError as error:
@@ -137,10 +134,13 @@ async def _show(client: Client, session: str, body: dict[str, Any]) -> dict[str,
             match event.get("type"):
                 case "output":
                     _print_output(event["output"])
+                    _save(pictures, event["output"].get("data"), event.get("display_id"))
+                case "update_display_data":
+                    _save(pictures, event["data"], event["display_id"])
                 case "input_request":
                     await socket.write_message(orjson.dumps({"input": await _answer(event)}))
                 case "error":
-                    raise Refused(_reason(event["error"]))
+                    raise Failed(told(event["error"]))
                 case "result":
                     return event
     finally:
@@ -156,7 +156,7 @@ async def _answer(question: dict[str, Any]) -> str | None:
     A thread waits for the answer, and the command may end meanwhile.
 
     Raises:
-        Refused: when the answer cannot be read.
+        Failed: when the answer cannot be read.
     """
     loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
@@ -167,21 +167,13 @@ async def _answer(question: dict[str, Any]) -> str | None:
         except EOFError:
             text = None
         except (OSError, ValueError, RuntimeError) as error:  # no UTF-8, a closed input, or none at all
-            refused = Refused(f"the answer to input() cannot be read: {error}")
-            loop.call_soon_threadsafe(answer.set_exception, refused)
+            failed = Failed(f"the answer to input() cannot be read: {error}")
+            loop.call_soon_threadsafe(answer.set_exception, failed)
             return
         loop.call_soon_threadsafe(answer.set_result, text)
 
     threading.Thread(target=ask, daemon=True).start()
     return cast("str | None", await answer)
-
-
-def _address(client: Client, session: str) -> str:
-    return f"{client.url}/v1/sessions/{quote(session, safe='')}"
-
-
-def _headers(client: Client) -> dict[str, str]:
-    return {"Authorization": f"Bearer {client.credential()}"}
 
 
 def _event(line: str | bytes) -> dict[str, Any]:
@@ -205,10 +197,22 @@ def _print_output(output: dict[str, Any]) -> None:
             print(output["data"].get("text/plain", ""), *(f"[{mime}]" for mime in others))
 
 
+def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
+    if pictures is None or data is None:
+        return
+    try:
+        paths = pictures.save(data, display_id)
+    except OSError as error:  # the cell goes on
+        print(f"kernel-gateway: {error}", file=sys.stderr)
+        return
+    for path in paths:
+        print(path)
+
+
 def _print_end(result: dict[str, Any]) -> None:
     notes = []
     if result["error"]:
-        notes.append(f"{result['error']['code']}: {result['error']['message']}")
+        notes.append(told(result["error"]))
     if result["state"] in {"restarted", "rolled_back", "lost"}:
         notes.append(f"state {result['state']}: {result['state_reason']}")
     if result["truncated"]:
@@ -218,12 +222,8 @@ def _print_end(result: dict[str, Any]) -> None:
 
 
 def _refusal(error: HTTPError) -> Exception:
-    """Return the gateway's reason as `Refused`, or the error itself when the server is no gateway."""
+    """Return the gateway's reason, or the error itself when the server is no gateway."""
     try:
-        return Refused(_reason(orjson.loads(error.response.body if error.response else b"")["error"]))
+        return Failed(told(orjson.loads(error.response.body if error.response else b"")["error"]))
     except (orjson.JSONDecodeError, KeyError, TypeError):
         return error
-
-
-def _reason(failure: dict[str, Any]) -> str:
-    return f"{failure['code']}: {failure['message']} - {failure['resolution']}"

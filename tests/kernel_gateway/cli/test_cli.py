@@ -6,6 +6,7 @@ import argparse
 import io
 import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,12 +18,12 @@ from pathlib import Path
 
 import pytest
 
-from kernel_gateway.cli import COMMANDS, main, module_of
+from kernel_gateway.cli import COMMANDS, main, module_of, parser
 from kernel_gateway.cli.run import EXIT
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
 from sessions.model.values import Status
-from tests.gateways import KEYS, Gateway
+from tests.gateways import Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
 from tests.tiers import some
 
@@ -39,7 +40,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     modules = {path.stem.replace("_", "-") for path in Path(str(module_of("serve").__file__)).parent.glob("[a-z]*.py")}
-    assert set(COMMANDS) == modules - {"settings"}
+    assert set(COMMANDS) == modules - {"settings", "remote", "client-command", "pictures"}
     told = shown(capsys, "--help")
     for name, text in COMMANDS.items():
         assert f"{name} {text}" in told
@@ -57,6 +58,29 @@ def test_every_command_explains_each_of_its_arguments(
     for action in alone._actions:
         assert action.help
         assert action.help.partition("%")[0] in told
+
+
+CLIENTS = [
+    *("run", "sessions", "create", "end", "interrupt", "restart", "files"),
+    *("notebook", "checkpoint", "rollback", "branch", "languages"),
+]
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_help_of_a_client_has_examples_that_the_command_accepts(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    told = shown(capsys, name, "--help")
+    examples = re.findall(rf"^  .*?kernel-gateway ({name}\b[^|>\n]*)", epilog_of(name), re.MULTILINE)
+    assert examples
+    assert " ".join(examples[0].split()) in told
+    for example in examples:
+        assert parser(name).parse_args(shlex.split(example)).command == name
+
+
+def epilog_of(name: str) -> str:
+    """Return the text at the end of a command's help."""
+    alone = argparse.ArgumentParser()
+    module_of(name).add_arguments(alone)
+    return alone.epilog or ""
 
 
 def test_help_of_serve_lists_each_setting_with_its_default_and_variable(
@@ -164,16 +188,8 @@ def test_an_invalid_environment_variable_exits_with_2(monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the isolation makes no difference."""
-    return started("process")
-
-
-@pytest.fixture
-def run(gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+def run(at_gateway: Gateway) -> Callable[..., int]:
     """Return a function that runs the command in this process, with address and key from the environment."""
-    monkeypatch.setenv("KERNEL_GATEWAY_URL", gateway.url)
-    monkeypatch.setenv("KERNEL_GATEWAY_KEY", KEYS["alice"])
     return lambda *arguments: main(["run", *arguments])
 
 
@@ -363,19 +379,98 @@ def test_run_ends_quietly_when_nobody_reads_its_output_any_more(run: Callable[..
     until(lambda: gateway.call("GET", "/v1/sessions/headed").json()["state"] == "idle")  # the cell was interrupted
 
 
-def test_ctrl_c_interrupts_the_cell_and_ends_run(run: Callable[..., int], gateway: Gateway) -> None:
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["shown", "json"])
+def test_ctrl_c_interrupts_the_cell_and_ends_run(
+    run: Callable[..., int], gateway: Gateway, session: str, form: tuple[str, ...]
+) -> None:
     heeding = ("env", "--default-signal=INT")  # the tests themselves may have been started to ignore it
     with subprocess.Popen(
-        [*heeding, *COMMAND, "run", "-s", "stopped", "-t", "60", "-c", HANGS],
+        [*heeding, *COMMAND, "run", "-s", session, "-t", "60", *form, "-c", HANGS],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as child:
-        until(lambda: exists(gateway, "stopped", "begun"))
+        until(lambda: exists(gateway, session, "begun"))
         child.send_signal(signal.SIGINT)
         assert child.wait(60) == 130
         assert child.stderr is not None
         assert child.stderr.read() == b""
-    until(lambda: gateway.call("GET", "/v1/sessions/stopped").json()["state"] == "idle")
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
+
+
+def test_run_says_how_to_give_a_cell_more_time(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-s", "slow", "-t", "0.5", "-c", "import time; time.sleep(60)") == EXIT["timeout"]
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"kernel-gateway: SB005: .+ - Raise `timeout` .+ \(-t SECONDS sets the timeout\)", told)
+
+
+def test_code_that_is_no_text_is_refused(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("-c", "print('\udcff')") == 2
+    assert capsys.readouterr().err.startswith("kernel-gateway: the code: ")
+
+
+# -- rich outputs as files -------------------------------------------------------------------------------------
+
+PLOT = "display({'text/plain': 'a plot', 'image/png': 'iVBO\\nRw==\\n', 'text/html': '<b>ä</b>'}, raw=True)"
+
+
+def test_run_saves_rich_outputs_as_files_and_prints_their_names(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plots = tmp_path / "new" / "plots"
+    assert (
+        run("--save", str(plots), "-c", f"{PLOT}\nprint('between')\ndisplay({{'image/svg+xml': '<svg/>'}}, raw=True)")
+        == 0
+    )
+    told = capsys.readouterr().out.splitlines()
+    assert told[1:3] == [f"{plots}/output-1.png", f"{plots}/output-1.html"]
+    assert (told[3], told[-1]) == ("between", f"{plots}/output-2.svg")
+    assert {path.name: path.read_bytes() for path in plots.iterdir()} == {
+        "output-1.png": b"\x89PNG",
+        "output-1.html": "<b>ä</b>".encode(),
+        "output-2.svg": b"<svg/>",
+    }
+
+
+def test_run_keeps_the_files_of_earlier_runs(run: Callable[..., int], tmp_path: Path) -> None:
+    (tmp_path / "output-1.pdf").write_bytes(b"earlier")
+    assert run("--save", str(tmp_path), "-c", PLOT) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"output-1.pdf", "output-2.png", "output-2.html"}
+
+
+def test_a_display_that_changes_replaces_its_file(run: Callable[..., int], tmp_path: Path) -> None:
+    code = "shown = display({'text/html': 'first'}, raw=True, display_id='d')"
+    code += "\nshown.update({'text/html': 'last'}, raw=True)"
+    assert run("--save", str(tmp_path), "-c", code) == 0
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("output-1.html", b"last")]
+
+
+def test_run_saves_nothing_that_has_no_suffix_or_is_not_what_its_type_says(
+    run: Callable[..., int], tmp_path: Path
+) -> None:
+    code = "display({'text/plain': 'x', 'a/../b': 'x', 'image/png': '!iVBORw=='}, raw=True)"
+    assert run("--save", str(tmp_path), "-c", code) == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cell_goes_on_when_its_output_cannot_be_saved(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plots = tmp_path / "plots"
+    code = f"import shutil; shutil.rmtree({str(plots)!r})\n{PLOT}\nprint('after')"
+    assert run("--save", str(plots), "-c", code) == 0
+    printed = capsys.readouterr()
+    assert "after" in printed.out
+    assert printed.err.startswith("kernel-gateway: [Errno 2] ")
+
+
+def test_a_directory_that_cannot_be_made_is_named_before_the_cell_runs(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    assert run("--save", str(tmp_path / "file"), "-c", "print('ran')") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"{tmp_path}/file" in printed.err
 
 
 @pytest.mark.parametrize("terminal", [True, False])
@@ -408,6 +503,7 @@ KERNELS = {"jupyter_client", "docker"}
         (("audit", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("doctor", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("exec-json", "--help"), {*SERVICE, *KERNELS}),
+        (("files", "--help"), {"tornado", "structlog", *SERVICE, *KERNELS}),
         (("run", "--help"), {*SERVICE - {"tornado.web"}, *KERNELS, "structlog"}),  # tornado's WebSocket client needs it
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

@@ -1,0 +1,536 @@
+"""The commands that are clients, against a real gateway; where that cannot be, against a server of fixed answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from kernel_gateway.cli import main
+from kernel_gateway.cli.client_command import NOBODY_READS
+from kernel_gateway.cli.files import _pieces
+from kernel_gateway.cli.remote import HINTS, Failed
+from kernel_gateway.dialects.native.checkpoints import CheckpointInfo
+from kernel_gateway.errors import STATUS
+from tests import gateways
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import HANGS, exists, until, write
+
+COMMAND = (sys.executable, "-m", "kernel_gateway")
+#: all bytes, and so many that they come in several pieces
+BYTES = bytes(range(256)) * 1000
+#: one call of each command
+CALLS = [
+    ("sessions",),
+    ("create",),
+    ("end",),
+    ("interrupt",),
+    ("restart",),
+    ("files", "ls"),
+    ("files", "get", "a"),
+    ("files", "put", "/dev/null"),
+    ("files", "rm", "a"),
+    ("notebook",),
+    ("checkpoint",),
+    ("checkpoint", "--list"),
+    ("rollback",),
+    ("branch", "b"),
+    ("languages",),
+]
+
+
+@pytest.fixture
+def out(at_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that runs a command, which must succeed, and returns what it prints."""
+
+    def run(*arguments: str) -> str:
+        ended, printed = main([*arguments]), capsys.readouterr()
+        assert (ended, printed.err) == (0, "")
+        return printed.out
+
+    return run
+
+
+@pytest.fixture
+def fails(at_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that runs a command, which must fail, and returns the reason."""
+
+    def run(*arguments: str) -> str:
+        ended, printed = main([*arguments]), capsys.readouterr()
+        assert (ended, printed.out) == (1, "")
+        assert printed.err.startswith("kernel-gateway: ")
+        assert len(printed.err.splitlines()) == 1
+        return printed.err.removeprefix("kernel-gateway: ").rstrip()
+
+    return run
+
+
+def test_the_page_lists_every_command() -> None:
+    page = (Path(__file__).parents[3] / "docs/cli.md").read_text()
+    listed = {name for line in re.findall(r"^\| `.*", page, re.MULTILINE) for name in re.findall(r"`(\w+)", line)}
+    assert {"run", *(call[0] for call in CALLS)} <= listed
+
+
+# -- sessions --------------------------------------------------------------------------------------------------
+
+
+def test_sessions_are_listed_with_language_and_state(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "1")
+    lines = [line.split() for line in out("sessions").splitlines()]
+    assert [line[:3] for line in lines if line[0] == session] == [[session, "python", "idle"]]
+
+
+def test_sessions_are_listed_as_json(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "1")
+    shown = {each["name"]: each["id"] for each in json.loads(out("sessions", "--json"))["sessions"]}
+    assert shown[session] == gateway.call("GET", f"/v1/sessions/{session}").json()["id"]
+
+
+def test_a_session_is_made_as_its_flags_say(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    assert out("create", "-s", session, "--language", "bash", "--idle-timeout", "77") == ""
+    shown = gateway.call("GET", f"/v1/sessions/{session}").json()
+    assert (shown["language"], shown["idle_timeout"]) == ("bash", 77)
+
+
+def test_a_session_is_ended(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "1")
+    assert out("end", "-s", session) == ""
+    assert gateway.call("GET", f"/v1/sessions/{session}").status_code == 404
+
+
+def test_a_running_cell_is_interrupted(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    with ThreadPoolExecutor(1) as other:
+        cell = other.submit(gateway.execute, session, HANGS)
+        until(lambda: exists(gateway, session, "begun"))
+        assert out("interrupt", "-s", session) == "the cell was interrupted\n"
+        assert cell.result()["status"] == "interrupted"
+    assert out("interrupt", "-s", session) == "no cell was running\n"
+
+
+def test_a_restart_keeps_the_files(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "x = 1; open('kept', 'w').close()")
+    assert out("restart", "-s", session) == ""
+    assert gateway.execute(session, "")["state"] == "restarted"
+    assert exists(gateway, session, "kept")
+
+
+def test_the_session_is_cli_without_a_name(out: Callable[..., str], gateway: Gateway) -> None:
+    write(gateway, "cli", "of-cli")
+    assert "of-cli" in out("files", "ls")
+
+
+# -- files -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["plain.bin", "directory/ä %41?x#y;&.bin", "-dash"])
+def test_a_files_bytes_pass_unchanged(out: Callable[..., str], tmp_path: Path, session: str, name: str) -> None:
+    local, back = tmp_path / "local", tmp_path / "back"
+    local.write_bytes(BYTES)
+    assert out("files", "put", "-s", session, "--", str(local), name) == ""
+    assert out("files", "get", "-s", session, "--", name, str(back)) == ""
+    assert back.read_bytes() == BYTES
+
+
+@pytest.mark.parametrize("last", [(), ("-",)])
+def test_a_file_is_fetched_to_standard_output(
+    at_gateway: Gateway, capsysbinary: pytest.CaptureFixture[bytes], session: str, last: tuple[str, ...]
+) -> None:
+    write(at_gateway, session, "a.bin", BYTES)
+    assert main(["files", "get", "-s", session, "a.bin", *last]) == 0
+    assert capsysbinary.readouterr().out == BYTES
+
+
+@pytest.mark.parametrize("content", [BYTES, b""], ids=["full", "empty"])
+def test_a_file_is_sent_from_standard_input(at_gateway: Gateway, session: str, content: bytes) -> None:
+    subprocess.run([*COMMAND, "files", "put", "-s", session, "-", "a.bin"], input=content, check=True, timeout=60)
+    assert at_gateway.call("GET", f"/v1/sessions/{session}/files/a.bin").content == content
+
+
+def test_standard_input_needs_a_name(fails: Callable[..., str], session: str) -> None:
+    assert fails("files", "put", "-s", session, "-") == "standard input has no name: give the PATH, too"
+
+
+def test_a_file_keeps_its_name(out: Callable[..., str], tmp_path: Path, session: str) -> None:
+    for name in (b"same.txt", b"\xff.txt"):  # the second one is no UTF-8
+        local = tmp_path / os.fsdecode(name)
+        local.write_bytes(name)
+        out("files", "put", "-s", session, str(local))
+    names = [entry["name"] for entry in json.loads(out("files", "ls", "-s", session, "--json"))["entries"]]
+    assert {"same.txt", "\U0010dcff.txt"} <= set(names)
+    assert out("files", "get", "-s", session, "\U0010dcff.txt", str(tmp_path / "back")) == ""
+    assert (tmp_path / "back").read_bytes() == b"\xff.txt"
+
+
+def test_a_file_whose_content_the_system_makes_is_sent(out: Callable[..., str], tmp_path: Path, session: str) -> None:
+    out("files", "put", "-s", session, "/proc/self/status")  # its size is 0
+    out("files", "get", "-s", session, "status", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_text().startswith("Name:")
+
+
+def test_a_directory_is_listed(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    write(gateway, session, "d/long-name.txt", b"12345")
+    gateway.execute(session, "import os; os.mkdir('d/sub'); os.utime('d/long-name.txt', (0, 0))")
+    first, second = sorted(out("files", "ls", "-s", session, "d").splitlines(), reverse=True)
+    assert first.split() == ["file", "5", "1970-01-01", "00:00", "long-name.txt"]
+    assert (second.split()[0], second.split()[-1]) == ("directory", "sub")
+    assert first.index("long-name.txt") == second.index("sub")
+
+
+def test_a_file_and_a_directory_are_deleted(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    write(gateway, session, "d/a")
+    write(gateway, session, "b")
+    assert out("files", "rm", "-s", session, "d") + out("files", "rm", "-s", session, "b") == ""
+    assert not exists(gateway, session, "d/a")
+    assert not exists(gateway, session, "b")
+
+
+def test_a_flag_may_stand_before_and_after_the_action(out: Callable[..., str], gateway: Gateway, session: str) -> None:
+    write(gateway, session, "mine")
+    assert "mine" in out("files", "-s", session, "ls")
+    assert "mine" in out("files", "ls", "-s", session)
+
+
+def test_a_refused_download_leaves_the_local_file_as_it_is(
+    fails: Callable[..., str], gateway: Gateway, tmp_path: Path, session: str
+) -> None:
+    gateway.execute(session, "1")
+    local = tmp_path / "local"
+    local.write_text("earlier")
+    told = fails("files", "get", "-s", session, "absent", str(local))
+    assert told.startswith("SB014: ")
+    assert told.endswith("(`kernel-gateway files ls` lists the workspace)")
+    assert local.read_text() == "earlier"
+
+
+def test_a_local_file_that_is_not_there_is_named(fails: Callable[..., str], tmp_path: Path) -> None:
+    assert str(tmp_path / "absent") in fails("files", "put", str(tmp_path / "absent"))
+    assert str(tmp_path / "absent/b") in fails("notebook", str(tmp_path / "absent/b"))
+
+
+@pytest.mark.parametrize(("key", "word"), [("not-a-key-at-all", "SB020"), (None, "SB015")], ids=["key", "size"])
+def test_an_upload_that_is_refused_midway_says_why(
+    fails: Callable[..., str], tmp_path: Path, session: str, key: str | None, word: str
+) -> None:
+    large = tmp_path / "large"
+    with large.open("wb") as file:
+        file.truncate(4 * 1024**3)
+    told = fails("files", "put", "-s", session, str(large), *(() if key is None else ("--key", key)))
+    assert told.startswith(f"{word}: ")
+
+
+def test_an_upload_from_a_pipe_that_no_workspace_could_hold_says_so() -> None:
+    with gateways.gateway("process", disk="16m", tls="true") as small:
+        place = {
+            "KERNEL_GATEWAY_URL": small.url,
+            "KERNEL_GATEWAY_KEY": KEYS["alice"],
+            "SSL_CERT_FILE": f"{small.trusted}",
+        }
+        ended = subprocess.run(
+            [*COMMAND, "files", "put", "-", "a"],
+            env=os.environ | place,  # noqa: TID251 - a child gets this environment, and settings on top
+            input=bytes(40 * 1024**2),
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith(b"kernel-gateway: HTTP 400: what is sent is larger than any workspace")
+
+
+def test_a_closed_standard_input_or_output_is_no_crash(at_gateway: Gateway) -> None:
+    for arguments, closes in ((("sessions",), ">&-"), (("files", "put", "-", "a"), "<&-")):
+        closed = ["sh", "-c", f'"$@" {closes}', "sh"]
+        ended = subprocess.run([*closed, *COMMAND, *arguments], capture_output=True, timeout=60, check=False)
+        assert b"Traceback" not in ended.stderr
+        assert (ended.returncode == 0) is (closes == ">&-")
+
+
+def test_a_file_that_changes_while_it_is_sent_is_never_taken_for_another_size(tmp_path: Path) -> None:
+    file = tmp_path / "changes"
+    file.write_bytes(b"12345")
+    with file.open("rb") as longer:
+        assert b"".join(_pieces(longer, 3)) == b"123"
+    with file.open("rb") as shorter, pytest.raises(Failed, match="became shorter"):
+        list(_pieces(shorter, 6))
+
+
+@pytest.mark.parametrize("action", [("get", "large"), ("ls",)], ids=["content", "text"])
+def test_a_command_ends_quietly_when_nobody_reads_its_output(
+    at_gateway: Gateway, monkeypatch: pytest.MonkeyPatch, session: str, action: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)  # with it nothing is left to print at the end
+    write(at_gateway, session, "large", BYTES * 10)
+    with subprocess.Popen(
+        [*COMMAND, "files", "-s", session, *action], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.wait(60) == NOBODY_READS
+        assert child.stderr.read() == b""
+
+
+# -- notebooks and languages -----------------------------------------------------------------------------------
+
+
+def test_a_notebook_is_exported(
+    at_gateway: Gateway, capsysbinary: pytest.CaptureFixture[bytes], tmp_path: Path, session: str
+) -> None:
+    at_gateway.execute(session, "40 + 2")
+    assert main(["notebook", "-s", session]) == 0
+    assert main(["notebook", "-s", session, str(tmp_path / "a.ipynb")]) == 0
+    book = (tmp_path / "a.ipynb").read_bytes()
+    assert capsysbinary.readouterr().out == book
+    read = nbformat.reads(book.decode(), as_version=4)
+    nbformat.validate(read)
+    assert [cell.source for cell in read.cells] == ["40 + 2"]
+
+
+def test_languages_are_listed_with_version_and_packages(out: Callable[..., str], gateway: Gateway) -> None:
+    reply = json.loads(out("languages", "--json"))
+    assert reply == gateway.call("GET", "/v1/languages").json()
+    [python] = [each for each in reply["languages"] if each["name"] == "python"]
+    [line] = [line for line in out("languages").splitlines() if line.startswith("python ")]
+    assert line.split()[1:4] == [python["version"], str(len(python["packages"])), "packages"]
+
+
+# -- refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("checkpoint", "-s", "plain", "one"), "SB041: "),
+        (("branch", "-s", "plain", "other"), "SB041: "),
+        (("rollback", "-s", "plain"), "SB040: "),
+        (("end", "-s", "a b/c?d"), "SB002: "),
+        (("create", "-s", "plain"), "SB012: "),
+        (("interrupt", "-s", "no-such"), "SB011: "),
+        (("branch", "-s", "plain", "\udcff"), "an argument is no text: "),
+    ],
+    ids=str,
+)
+def test_a_refusal_says_what_happened_and_what_to_do(
+    fails: Callable[..., str], gateway: Gateway, arguments: tuple[str, ...], word: str
+) -> None:
+    gateway.execute("plain", "1")
+    told = fails(*arguments)
+    assert told.startswith(word)
+    assert " - " in told or not word.startswith("SB")
+
+
+@pytest.mark.parametrize("arguments", CALLS, ids=" ".join)
+def test_every_command_tells_of_a_wrong_key(fails: Callable[..., str], arguments: tuple[str, ...]) -> None:
+    told = fails(*arguments, "--key", "not-a-key-at-all")
+    assert told == (
+        "SB020: The key is not known. - Send `Authorization: Bearer KEY`; the gateway's operator hands out keys. "
+        "(--key KEY or the variable KERNEL_GATEWAY_KEY)"
+    )
+
+
+def test_every_hint_is_for_an_error_that_exists() -> None:
+    assert HINTS.keys() <= {error.code for error in STATUS}
+
+
+# -- no gateway, and what only a gateway with checkpoints does -------------------------------------------------
+
+
+class Fixed(ThreadingHTTPServer):
+    """A server that answers each request alike, and keeps what it was asked."""
+
+    def __init__(self, answer: bytes) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answer = answer
+        self.asked: list[tuple[str, str, bytes]] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Fixed
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.server.asked.append((self.command, self.path, body))
+        self.wfile.write(self.server.answer)
+        self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_DELETE = _serve  # noqa: N815 - the names of the base class
+
+    def log_message(self, *_: object) -> None:
+        """Log nothing."""
+
+
+def json_answer(value: object) -> bytes:
+    """Return an answer as the gateway gives it."""
+    content = json.dumps(value).encode()
+    return b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n%b" % (len(content), content)
+
+
+@pytest.fixture
+def fixed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], Fixed]]:
+    """Return a function that starts a server with this answer, whose address is in the environment."""
+    servers: list[tuple[Fixed, threading.Thread]] = []
+
+    def start(answer: bytes) -> Fixed:
+        server = Fixed(answer)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        servers.append((server, thread))
+        monkeypatch.setenv("KERNEL_GATEWAY_URL", server.url)
+        monkeypatch.setenv("KERNEL_GATEWAY_KEY", "any")
+        return server
+
+    yield start
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("arguments", CALLS, ids=" ".join)
+def test_every_command_says_that_no_gateway_answers(fails: Callable[..., str], arguments: tuple[str, ...]) -> None:
+    assert fails(*arguments, "--url", "http://127.0.0.1:1") == (
+        "no gateway at http://127.0.0.1:1: [Errno 111] Connection refused"
+    )
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8888", "ftp://127.0.0.1", "http://", "http://a:b", ""])
+def test_an_address_that_is_none_is_named(fails: Callable[..., str], url: str) -> None:
+    assert fails("sessions", "--url", url).startswith(f"no gateway at {url}: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 2\r\n\r\n[]",
+        b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 1\r\n\r\n<",
+        b"SSH-2.0\r\n",
+        b"",
+    ],
+)
+def test_a_server_that_is_no_gateway_is_named(
+    fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str], answer: bytes
+) -> None:
+    server = fixed(answer)
+    assert main(["sessions"]) == 1
+    assert capsys.readouterr().err.startswith(f"kernel-gateway: no gateway at {server.url}: ")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: 9\r\n\r\nhalf",
+        b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nhalf\r\n",
+    ],
+    ids=["length", "chunks"],
+)
+def test_a_download_that_breaks_off_is_no_success(
+    fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str], tmp_path: Path, answer: bytes
+) -> None:
+    fixed(answer)
+    assert main(["files", "get", "a", str(tmp_path / "a")]) == 1
+    assert "broke off" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "call"),
+    [
+        (
+            ("create", "--on-idle", "sleep", "--checkpoints", "auto"),
+            ("POST", "", {"name": "demo", "on_idle": "sleep", "checkpoints": "auto"}),
+        ),
+        (("checkpoint",), ("POST", "demo/checkpoints", {})),
+        (("checkpoint", "loaded"), ("POST", "demo/checkpoints", {"name": "loaded"})),
+        (("rollback",), ("POST", "demo/rollback", {})),
+        (("rollback", "loaded"), ("POST", "demo/rollback", {"to": "loaded"})),
+        (("branch", "b"), ("POST", "demo/branch", {"as": "b"})),
+        (("branch", "b", "--from", "loaded"), ("POST", "demo/branch", {"as": "b", "from": "loaded"})),
+    ],
+    ids=str,
+)
+def test_checkpoints_are_taken_and_used(
+    fixed: Callable[[bytes], Fixed], arguments: tuple[str, ...], call: tuple[str, str, object]
+) -> None:
+    server = fixed(json_answer({"name": "loaded"}))
+    assert main([*arguments, "-s", "demo"]) == 0
+    [(method, path, body)] = server.asked
+    assert (method, path, json.loads(body)) == (call[0], f"/v1/sessions/{call[1]}".rstrip("/"), call[2])
+
+
+def test_checkpoints_are_listed(fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str]) -> None:
+    given = {"name": "loaded", "created_at": "2026-11-27T17:40:00Z", "bytes": 1234, "automatic": False}
+    listed = {"checkpoints": [CheckpointInfo.model_validate(given).model_dump(mode="json")]}
+    fixed(json_answer(listed))
+    assert main(["checkpoint", "--list"]) == 0
+    assert capsys.readouterr().out == "loaded  2026-11-27 17:40  1234\n"
+    assert main(["checkpoint", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == listed
+    fixed(json_answer({"checkpoints": []}))
+    assert main(["checkpoint", "--list"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_a_listing_that_is_cut_says_so(fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str]) -> None:
+    entry = {"name": "a", "type": "file", "size": 1, "modified": 1e300}  # user code may set any time
+    fixed(json_answer({"entries": [entry], "truncated": True}))
+    assert main(["files", "ls"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["file", "1", "-", "a"]
+    assert printed.err == "kernel-gateway: the directory has more entries than a listing holds\n"
+
+
+LARGE = 300 * 1024**2
+#: runs a command and prints its peak of resident KiB; a child of the tests would begin with the peak of theirs
+MEASURES = """
+import resource, subprocess, sys
+subprocess.run(sys.argv[1:], check=True)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+"""
+
+
+@pytest.mark.parametrize("direction", ["put", "get"])
+def test_a_large_file_passes_without_being_held_in_memory(
+    fixed: Callable[[bytes], Fixed], tmp_path: Path, direction: str
+) -> None:
+    local, held = tmp_path / "local", bytes(LARGE)
+    local.write_bytes(held)
+    server = fixed(b"HTTP/1.1 200 OK\r\nX-Request-Id: 1\r\nContent-Length: %d\r\n\r\n%b" % (LARGE, held))
+    if direction == "put":
+        server.answer = b"HTTP/1.1 204 No Content\r\nX-Request-Id: 1\r\n\r\n"
+    arguments = ("put", str(local), "a") if direction == "put" else ("get", "a", str(tmp_path / "back"))
+    used = subprocess.run(
+        [sys.executable, "-c", MEASURES, *COMMAND, "files", *arguments], check=True, capture_output=True, timeout=120
+    )
+    assert int(used.stdout) * 1024 < LARGE / 2
+    passed = server.asked[0][2] if direction == "put" else (tmp_path / "back").read_bytes()
+    assert len(passed) == LARGE
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(fixed: Callable[[bytes], Fixed], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "slow")
+    fixed(json_answer({}))
+    heeding = ("env", "--default-signal=INT")  # the tests themselves may have been started to ignore it
+    with subprocess.Popen(
+        [*heeding, *COMMAND, "files", "put", str(tmp_path / "slow"), "a"], stderr=subprocess.PIPE
+    ) as child:
+        with (tmp_path / "slow").open("wb"):  # the command has begun to read it
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == 130
+        assert child.stderr is not None
+        assert child.stderr.read() == b""

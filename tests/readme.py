@@ -56,7 +56,7 @@ def packages() -> str:
 
 
 def tools() -> str:
-    """Return the table of the programs in the kernels' image, by purpose; a package without programs has its own name."""
+    """Return the table of the programs in the kernels' image, by purpose; a font is named by its package."""
     rows = []
     for purpose, size, lines in by_purpose("tools.txt"):
         named = [name for line in lines for name in line.partition(":")[2].split() or [line.rstrip(":")]]

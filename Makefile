@@ -36,7 +36,7 @@ promtool: ## give a Debian machine the tool that tests the alerts (as root); not
 image: ## build the kernels' image, if its sources have changed; EXTRA="pkg1 pkg2" for more packages
 	kernel_image/build.sh
 
-image-slim: ## build kernel-gateway/python:slim, without packages for user code
+image-slim: ## build kernel-gateway/python:slim, without packages and programs for user code
 	kernel_image/build.sh --slim
 
 image-r: ## build kernel-gateway/python:r, with R besides the usual
@@ -60,7 +60,7 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/engine/setup.sh tests/engine/fresh.sh \
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/engine/setup.sh tests/engine/fresh.sh \
 	  tests/clients/setup.sh tests/clients/browser.sh tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own

@@ -4,7 +4,8 @@
 #   kernel_image/build.sh [--slim | --r] [NAME]
 #
 # NAME defaults to kernel-gateway/python:latest; with --slim to kernel-gateway/python:slim, which has no packages besides
-# those of the kernels; with --r to kernel-gateway/python:r, which has R besides the usual.
+# those of the kernels and none of the programs in tools.txt; with --r to kernel-gateway/python:r, which has R besides the
+# usual.
 #
 # BASE_IMAGE chooses the base image. Without it, the base that tests/engine/setup.sh makes from Debian's packages is
 # used if it exists, else the official Python image.
@@ -13,9 +14,9 @@
 # `make serve` does not take them away; EXTRA= takes them away.
 set -eu
 
-requirements=requirements.txt tag=latest debian=
+requirements=requirements.txt tools=tools.txt tag=latest debian=
 case "${1:-}" in
-  --slim) requirements=requirements-slim.txt tag=slim; shift ;;
+  --slim) requirements=requirements-slim.txt tools=/dev/null tag=slim; shift ;;
   --r) tag=r debian="r-base-core r-cran-irkernel"; shift ;;
 esac
 name=${1:-kernel-gateway/python:$tag}
@@ -33,7 +34,7 @@ extra=${EXTRA-$(label extra)}
 # The image's sources, and no other files of this folder. Their digest shows whether the image is up to date.
 context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
-cp -R "$here/Dockerfile" "$here"/requirements*.txt "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
+cp -R "$here/Dockerfile" "$here/debian.sh" "$here"/*.txt "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
 find "$context" -name __pycache__ -prune -exec rm -rf {} +
 base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
 digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id $requirements $extra$debian") |
@@ -47,7 +48,7 @@ fi
 if [ -n "${PIP_CERT:-}" ]; then install -m 644 "$PIP_CERT" "$context/ca.pem"; fi
 
 # The local base has no package sources: it gets this machine's, and its settings for downloads.
-if [ -n "$debian" ] && [ "$BASE_IMAGE" = "$local_base" ]; then
+if [ "$BASE_IMAGE" = "$local_base" ]; then
   cp /etc/apt/sources.list.d/debian.sources "$context/"
   apt-config dump Acquire >"$context/apt.conf"
 fi
@@ -55,7 +56,8 @@ fi
 say "building $name on $BASE_IMAGE${extra:+ with $extra} (a few minutes the first time)"
 # Every engine has the classic builder, but not every one has BuildKit.
 if ! DOCKER_BUILDKIT=0 docker build --network=host --build-arg "BASE_IMAGE=$BASE_IMAGE" \
-  --build-arg "REQUIREMENTS=$requirements" --build-arg "EXTRA=$extra" --build-arg "DEBIAN=$debian" \
+  --build-arg "REQUIREMENTS=$requirements" --build-arg "TOOLS=$tools" \
+  --build-arg "EXTRA=$extra" --build-arg "DEBIAN=$debian" \
   --label "kernel-gateway.sources=$digest" --label "kernel-gateway.extra=$extra" -t "$name" "$context"; then
   say "the image was not built. No registry? 'make engine' makes a base image from Debian's packages (as root)."
   exit 1

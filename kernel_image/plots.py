@@ -17,8 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-#: font for Chinese, Japanese and Korean, whose characters matplotlib's own font lacks
-FALLBACK = "WenQuanYi Micro Hei"
+#: fonts for characters that those before lack: Chinese, Japanese and Korean; emoji; newer emoji; all others
+FALLBACKS = ("WenQuanYi Micro Hei", "Symbola", "Unifont Upper", "Unifont")
 #: weight of bold text. Source: CSS
 BOLD = 700
 #: files that each kernel finds in its private directory
@@ -26,29 +26,37 @@ HOME = Path(__file__).parent / "home"
 
 
 def main() -> None:
-    """Add the font to matplotlib's own settings, and write the list of fonts."""
+    """Name the fonts in matplotlib's own settings, and write the list of fonts.
+
+    Raises:
+        SystemExit: when none of the fonts is installed, or matplotlib's settings do not look as expected.
+    """
     if importlib.util.find_spec("matplotlib") is None:
         return
     shutil.rmtree(HOME, ignore_errors=True)  # an earlier list lacks newer fonts
     os.environ["MPLCONFIGDIR"] = str(HOME / ".cache/matplotlib")  # noqa: TID251 - matplotlib has no other way
     import matplotlib as mpl  # noqa: PLC0415 - only where it is installed
+    from matplotlib import font_manager  # noqa: PLC0415 - it makes the list when it is imported
 
-    settings = Path(mpl.get_data_path(), "matplotlibrc")
-    # The line looks like a comment, but matplotlib reads the comments of this file as its defaults.
-    line = f"#font.family:  sans-serif, {FALLBACK}"
+    fonts: Any = font_manager.fontManager
+    known = [font for font in fonts.ttflist if font.name in FALLBACKS]
+    if not known:
+        raise SystemExit(f"none of these fonts is installed: {', '.join(FALLBACKS)}")
+    # They have only one weight. Matplotlib would warn of that at each bold text, also at one in the Latin alphabet.
+    fonts.ttflist += [replace(font, weight=BOLD) for font in known if font.weight != BOLD]
+    font_manager.json_dump(fonts, Path(mpl.get_cachedir(), f"fontlist-v{fonts.__version__}.json"))
+    installed = {font.name for font in known}
+    _set_family(Path(mpl.get_data_path(), "matplotlibrc"), [name for name in FALLBACKS if name in installed])
+
+
+def _set_family(settings: Path, fallbacks: list[str]) -> None:
+    """Let text have these fonts behind the usual one. A font that is not installed would be a warning at each text."""
+    # The line is a comment that states the default. Matplotlib reads the file's comments as its defaults.
+    line = f"#font.family:  {', '.join(['sans-serif', *fallbacks])}"
     content, found = re.subn(r"^#font\.family:.*$", line, settings.read_text("utf-8"), flags=re.MULTILINE)
     if found != 1:
         raise SystemExit(f"{settings} has {found} lines for font.family")
     settings.write_text(content, "utf-8")
-    from matplotlib import font_manager  # noqa: PLC0415 - it makes the list when it is imported
-
-    fonts: Any = font_manager.fontManager
-    known = [font for font in fonts.ttflist if font.name == FALLBACK]
-    # The font has only one weight. Matplotlib would warn of that for each bold text, even in the Latin alphabet.
-    fonts.ttflist += [replace(font, weight=BOLD) for font in known if font.weight != BOLD]
-    font_manager.json_dump(fonts, Path(mpl.get_cachedir(), f"fontlist-v{fonts.__version__}.json"))
-    if not known:
-        raise SystemExit(f"the font {FALLBACK} is not installed")
 
 
 if __name__ == "__main__":

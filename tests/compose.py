@@ -64,6 +64,10 @@ class Checkout:
             for context in (self.folder, self.folder / "kernel_image"):
                 shutil.copyfile(bundle, context / "ca.pem")
                 (context / "ca.pem").chmod(0o644)  # the build's cache compares the mode, too
+        if "BASE_IMAGE" in environment():  # the local base has no package sources; as in kernel_image/build.sh, too
+            shutil.copy2("/etc/apt/sources.list.d/debian.sources", self.folder / "kernel_image")
+            said = subprocess.run(["apt-config", "dump", "Acquire"], check=True, capture_output=True, text=True).stdout
+            (self.folder / "kernel_image/apt.conf").write_text(said)
         with closing(docker.from_env()) as client:
             before = _image_id(client, GATEWAY_IMAGE)
             done = self.compose("build", **environment())

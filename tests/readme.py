@@ -38,15 +38,30 @@ def errors() -> str:
     return "\n".join(lines)
 
 
+def by_purpose(file: str) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield the parts of a list in `kernel_image/`: a purpose, the remark behind it, and the lines in order."""
+    for block in (ROOT / "kernel_image" / file).read_text().split("\n\n")[1:]:
+        title, *lines = block.strip().splitlines()
+        purpose, _, remark = title.removeprefix("# ").partition("; ")
+        yield purpose, remark, sorted(lines, key=str.lower)
+
+
 def packages() -> str:
     """Return the table of the packages in the kernels' image, by purpose."""
-    blocks = (ROOT / "kernel_image/requirements.txt").read_text().split("\n\n")[1:]
-    rows = []
-    for block in blocks:
-        purpose, *lines = block.strip().splitlines()
-        listed = ", ".join(f"`{line}`" for line in sorted(lines, key=str.lower))
-        rows.append(f"| {purpose.removeprefix('# ').partition(';')[0]} | {listed} |")
+    rows = [
+        f"| {purpose} | {', '.join(f'`{line}`' for line in lines)} |"
+        for purpose, _, lines in by_purpose("requirements.txt")
+    ]
     return "\n".join(["| for | packages |", "| --- | --- |", *rows])
+
+
+def tools() -> str:
+    """Return the table of the programs in the kernels' image, by purpose; a font is named by its package."""
+    rows = []
+    for purpose, size, lines in by_purpose("tools.txt"):
+        named = [name for line in lines for name in line.partition(":")[2].split() or [line.rstrip(":")]]
+        rows.append(f"| {purpose} | {', '.join(f'`{name}`' for name in named)} | {size} |")
+    return "\n".join(["| for | programs | size |", "| --- | --- | --- |", *rows])
 
 
 #: the README's figures, all of gVisor: what is measured, and the way and the columns of the page of benchmarks
@@ -101,13 +116,13 @@ def figures(page: str | None = None) -> str:
     return "\n".join(lines)
 
 
-#: the generated part of each page: its name, and what makes it
-PARTS: dict[str, tuple[str, Callable[[], str]]] = {
-    "README.md": ("figures", figures),
-    "docs/api.md": ("errors", errors),
-    "docs/packages.md": ("packages", packages),
-    "docs/settings.md": ("settings", settings),
-    "sessions/README.md": ("states", states),
+#: the functions that make the generated parts of each page; a part has its function's name
+PARTS: dict[str, tuple[Callable[[], str], ...]] = {
+    "README.md": (figures,),
+    "docs/api.md": (errors,),
+    "docs/packages.md": (packages, tools),
+    "docs/settings.md": (settings,),
+    "sessions/README.md": (states,),
 }
 
 
@@ -120,9 +135,11 @@ def with_part(text: str, name: str, part: str) -> str:
 
 
 def filled(path: str) -> str:
-    """Return a page's text with its generated part up to date."""
-    name, make = PARTS[path]
-    return with_part((ROOT / path).read_text(), name, make())
+    """Return a page's text with its generated parts up to date."""
+    text = (ROOT / path).read_text()
+    for make in PARTS[path]:
+        text = with_part(text, make.__name__, make())
+    return text
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ PAGES = sorted(
 GATEWAY = "http://127.0.0.1:8888"
 LIFE = "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says"
 MONITORING = "kernel_gateway/monitoring/test_monitoring.py"
+IMAGE = "kernel_image/test_image.py"
 IMAGES = "kernel_image/test_other_images.py"
 #: the tests that run each example: page, text of its first line, and the test
 RUN_BY = {
@@ -49,6 +50,7 @@ RUN_BY = {
         ("docs/operating.md", "/opt/kernel-gateway/bin/pip", f"engine/test_fresh.py::{LIFE}"),
         ("docs/operating.md", "systemctl disable", f"engine/test_fresh.py::{LIFE}"),
         ("docs/operating.md", "curl --silent", "test_examples.py::test_the_session_of_a_container_is_found_as_shown"),
+        ("docs/packages.md", "from reportlab", f"{IMAGE}::test_pdfs_of_reportlab_have_chinese_and_emoji"),
         ("docs/packages.md", "make image", f"{IMAGES}::test_the_slim_image_has_what_is_added"),
         ("docs/packages.md", "FROM ", f"{IMAGES}::test_an_image_of_ones_own_adds_a_package"),
         ("docs/packages.md", "docker build", f"{IMAGES}::test_an_image_of_ones_own_adds_a_package"),

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from kernel_image.spelling import spelt
-
 from kernel_gateway.cli.client_command import add_examples, add_session, client_command, print_json, print_table
 from kernel_gateway.cli.remote import PIECE, Failed, Remote, path_of
+from kernel_image.file_names import text_of
 
 #: in place of a local file: standard input or output
 STANDARD = "-"
@@ -74,7 +73,7 @@ def _get(arguments: argparse.Namespace, remote: Remote) -> None:
 def _put(arguments: argparse.Namespace, remote: Remote) -> None:
     if arguments.path is None and arguments.file == STANDARD:
         raise Failed("standard input has no name: give the PATH, too")
-    path = _path(arguments, spelt(Path(arguments.file).name) if arguments.path is None else arguments.path)
+    path = _path(arguments, text_of(Path(arguments.file).name) if arguments.path is None else arguments.path)
     with _source(arguments.file) as source:
         size = None if arguments.file == STANDARD else _size(source)
         length = {} if size is None else {"Content-Length": str(size)}

@@ -28,7 +28,12 @@ class Build:
         self._labels.touch()
         (folder / "docker").write_text(STUB)
         (folder / "docker").chmod(0o755)
-        self._env = {"PATH": f"{folder}:/usr/bin:/bin", "ASKED": str(self._asked), "LABELS": str(self._labels)}
+        self._env = {
+            "PATH": f"{folder}:/usr/bin:/bin",
+            "BASE_IMAGE": "python:3.12-slim",  # the local base would need this machine's package sources
+            "ASKED": str(self._asked),
+            "LABELS": str(self._labels),
+        }
 
     def __call__(self, *arguments: str, **env: str) -> dict[str, str] | None:
         """Run it; returns the arguments and labels of the build, or None when nothing was built."""
@@ -51,6 +56,7 @@ def build(tmp_path: Path) -> Build:
 def chosen(built: dict[str, str] | None) -> tuple[str, str, str]:
     assert built is not None, json.dumps(built)
     assert built["EXTRA"] == built["extra"]
+    assert built["TOOLS"] == ("/dev/null" if "slim" in built["REQUIREMENTS"] else "tools.txt")
     return built["name"], built["REQUIREMENTS"], built["EXTRA"]
 
 

@@ -294,7 +294,7 @@ class KernelSlot:
     def install(self, kernel: Kernel) -> None:
         """Continue with a kernel."""
         self._held = Held(kernel)
-        kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
+        kernel.connection.charge(self._services.charge(self.key.tenant))
         self._listener.connected(kernel)
         kernel.attach(self._listener)
         self._held.watch = spawn(self._watch_exit(self._held), f"watch kernel of {self.key}")

@@ -23,6 +23,7 @@ from sessions.kernels.sockets import CHANNELS
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import spawn
+from sessions.tenants.traffic import NOBODY
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, Saying, busy, connect, stream, until
 from tests.sessions.kernels.test_messages import MALFORMED, PARTS
 
@@ -268,6 +269,20 @@ async def test_large_messages_take_turns_with_other_work(line: Line) -> None:
         await asyncio.sleep(0)
         turns += 1
     assert turns > 60 * 150_000 / transport.BATCH_BYTES / 2
+
+
+async def test_a_kernel_is_read_when_its_tenant_need_not_wait_any_more(line: Line) -> None:
+    events, waits = list[float](), [0.01, 0.01]
+
+    def wait() -> float:
+        events.append(-len(line.heard))
+        return waits.pop() if waits else 0.0
+
+    line.connection.charge(replace(NOBODY, spend=events.append, wait=wait))
+    line.says(stream("loud"))
+    await until(lambda: line.texts == ["loud"])
+    assert events[:3] == [0, 0, 0], "asked three times, and nothing was read before the third"
+    assert events[3] > 0, "the seconds that were spent"
 
 
 # -- bad messages ----------------------------------------------------------------------------------------------

@@ -20,14 +20,16 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import ROOT, weigh_all
 from sessions.backends.docker.fairness.usage import Use
 
-#: how much the use of one processor lowers a tenant's weight: to 1 / (1 + this)
-STEEPNESS = 32.0
+#: a tenant that uses 1/16 of a processor has half the weight of one that uses nothing. From there on, twice the use
+#: costs three quarters of the weight: a tenant that starts a kernel keeps four times the weight of one that uses twice
+#: as much
+HALVED_AT = 1 / 16
 #: seconds after which use counts a third
 MEMORY = 2.0
 
 
 def weight(processors: Iterable[float]) -> float:
-    """Return the weight of each kernel of a tenant; 1: its tenant has used hardly any processor time.
+    """Return the weight of each kernel of a tenant; 1: its tenant has used no processor time.
 
     Args:
         processors: processors that each of its kernels has used of late.
@@ -36,7 +38,7 @@ def weight(processors: Iterable[float]) -> float:
     total, squares = sum(used), sum(each**2 for each in used)
     # n if n kernels compute evenly, 1 if one does all the work. Source: the inverse of Simpson's index
     computing = total**2 / squares if squares else 1.0
-    return 1 / (1 + STEEPNESS * total) / computing
+    return 1 / (1 + (total / HALVED_AT) ** 2) / computing
 
 
 class Weights:

@@ -22,6 +22,7 @@ from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
+from sessions.tenants.traffic import NOBODY, Charge
 
 log = structlog.get_logger()
 
@@ -70,9 +71,8 @@ class Connection:
         """
         self._listener = listener
         self._codec = Codec(info.key, info.signature)
-        #: counts bytes that wait for the kernel. None means that the kernel has no tenant yet.
-        self._hold: Callable[[int], bool] | None = None
-        self._make_transport = partial(Transport, info, self, max_message_bytes, self._held)
+        self._charge = NOBODY
+        self._make_transport = partial(Transport, info, self, max_message_bytes, lambda: self._charge)
         self._transport = self._make_transport()
         self._before_send = before_send
         self._replies = Replies()
@@ -100,16 +100,9 @@ class Connection:
         """Close the channels with a reset, until `open`. No message may be in transit."""
         self._transport.close(reset=True)
 
-    def charge(self, hold: Callable[[int], bool]) -> None:
-        """Count the bytes that wait for the kernel for its tenant from now on.
-
-        Args:
-            hold: adds bytes to the tenant's count, as in `Unsent`.
-        """
-        self._hold = hold
-
-    def _held(self, count: int) -> bool:
-        return self._hold is None or self._hold(count)
+    def charge(self, charge: Charge) -> None:
+        """Charge a tenant from now on, because it has the kernel."""
+        self._charge = charge
 
     def pause(self) -> None:
         """Stop reading the kernel's output. The kernel then waits, so no output is lost."""

@@ -7,6 +7,7 @@ are read in batches, so a kernel that sends very much does not block the event l
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from sessions.kernels.sockets import CHANNELS, Sockets, monitor_of
 from sessions.kernels.watchdog import Watchdog
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
+from sessions.tenants.traffic import Charge
 
 log = structlog.get_logger()
 
@@ -57,7 +59,7 @@ class Transport:
         info: ConnectionInfo,
         listener: TransportListener,
         max_message_bytes: int,
-        hold: Callable[[int], bool],
+        charge: Callable[[], Charge],
     ) -> None:
         """Prepare the sockets. `open` opens them.
 
@@ -65,7 +67,7 @@ class Transport:
             info: addresses at which the kernel listens or will listen.
             listener: gets the events of the sockets.
             max_message_bytes: maximum bytes of a frame. A larger frame ends the connection.
-            hold: counts bytes that wait for the kernel, as in `Unsent`.
+            charge: returns what the kernel's tenant is charged with.
         """
         self.closed = False
         #: whether the gateway ends the kernel; then lost connections are not renewed
@@ -84,7 +86,8 @@ class Transport:
         self._paused = False
         self._maker = Sockets(info, max_message_bytes)
         self._backlogs = {channel: Backlog(*info.endpoint(channel)) for channel in CHANNELS if info.transport == "tcp"}
-        self._unsent = Unsent(self._backlogs.values(), hold)
+        self._charge = charge
+        self._unsent = Unsent(self._backlogs.values(), lambda count: charge().hold(count))
         self._watchdog = Watchdog(
             self._backlogs,
             2 * max_message_bytes,
@@ -203,22 +206,40 @@ class Transport:
 
     def _drain(self, channel: str) -> None:
         self._draining.discard(channel)
-        if channel == "iopub" and self._paused:
+        if self.closed or (channel == "iopub" and self._paused):
             return
-        size = 0  # the descriptor signals only changes: the socket is read until it is empty, or a drain is scheduled
+        charge = self._charge()
+        if delay := charge.wait():
+            self._draining.add(channel)
+            self._loop.call_later(delay, self._drain, channel)
+            return
+        began = time.perf_counter()
+        try:
+            emptied = self._drain_batch(channel)
+        finally:
+            charge.spend(time.perf_counter() - began)
+        if not emptied and not self.closed:
+            self._drain_soon(channel)
+
+    def _drain_batch(self, channel: str) -> bool:
+        """Read a batch of a channel's messages.
+
+        Returns:
+            whether the socket is empty. If it is not, the caller must go on: the descriptor signals edges, not levels.
+        """
+        size = 0
         for _ in range(BATCH_MESSAGES):
             if self.closed or size > BATCH_BYTES or (channel == "iopub" and self._paused):
-                break
+                return False
             try:
                 frames = self._sockets[channel].recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return
+                return True
             size += sum(map(len, frames))
             if channel in self._backlogs:
                 self._backlogs[channel].count_received(frames)
             self._listener.on_frames(channel, frames)
-        if not self.closed:
-            self._drain_soon(channel)
+        return False
 
     # -- sending and closing --------------------------------------------------------------------------------
 

@@ -53,9 +53,8 @@ def check(text: bytes | bytearray | str) -> None:
 
 def _few(text: bytes | bytearray) -> bool:
     """Return whether the text has few enough values. Strings are removed only if the raw text has too many signs."""
-    if _within(text[:_HEAD]) and _within(text):
-        return True
-    return _few_outside_strings(text[:_HEAD]) and _few_outside_strings(text)
+    looks = (text[:_HEAD], text) if len(text) > _HEAD else (text,)
+    return all(map(_within, looks)) or all(map(_few_outside_strings, looks))
 
 
 def _few_outside_strings(text: bytes | bytearray) -> bool:

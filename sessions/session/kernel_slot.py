@@ -321,9 +321,9 @@ class KernelSlot:
             await self._services.kernels.delete_workspace(left.workspace)
 
     def install(self, kernel: Kernel) -> None:
-        """Make a kernel the session's present kernel."""
+        """Make a kernel the present kernel of the session, and charge its tenant."""
         self._present = PresentKernel(kernel)
-        kernel.connection.charge(partial(self._services.waiting, self.key.tenant))
+        kernel.connection.charge(self._services.charge(self.key.tenant))
         self._listener.connected(kernel)
         kernel.attach(self._listener)
         self._present.watch = spawn(self._watch_exit(self._present), f"watch kernel of {self.key}")

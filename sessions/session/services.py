@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
@@ -12,6 +13,7 @@ from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey, Time
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import Quotas
+from sessions.tenants.traffic import Charge, LoopTime
 from sessions.tenants.workspaces import WorkspaceDisk
 
 if TYPE_CHECKING:
@@ -93,5 +95,12 @@ class SessionServices:
     kept: KeptBytes = field(default_factory=KeptBytes)
     #: bounds what the channel clients of all sessions have not read
     unread: KeptBytes = field(default_factory=KeptBytes)
+    #: shares out the event loop among the messages of all kernels
+    loop_time: LoopTime = field(default_factory=LoopTime)
     #: shares out the disk for workspaces
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)
+
+    def charge(self, tenant: str) -> Charge:
+        """Return what a tenant is charged with for its kernels' messages."""
+        time = self.loop_time
+        return Charge(partial(self.waiting, tenant), partial(time.spend, tenant), partial(time.wait, tenant))

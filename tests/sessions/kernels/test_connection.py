@@ -26,6 +26,7 @@ from sessions.kernels.watchdog import Watchdog
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import spawn
+from sessions.tenants.traffic import NOBODY
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, Saying, busy, connect, stream, until
 from tests.sessions.kernels.test_messages import MALFORMED, PARTS
 
@@ -279,6 +280,20 @@ async def test_large_messages_take_turns_with_other_work(line: Line) -> None:
     assert turns > 60 * 150_000 / transport.BATCH_BYTES / 2
 
 
+async def test_a_kernel_is_read_when_its_tenant_need_not_wait_any_more(line: Line) -> None:
+    events, waits = list[float](), [0.01, 0.01]
+
+    def wait() -> float:
+        events.append(-len(line.heard))
+        return waits.pop() if waits else 0.0
+
+    line.connection.charge(replace(NOBODY, spend=events.append, wait=wait))
+    line.says(stream("loud"))
+    await until(lambda: line.texts == ["loud"])
+    assert events[:3] == [0, 0, 0], "asked three times, and nothing was read before the third"
+    assert events[3] > 0, "the seconds that were spent"
+
+
 # -- bad messages ----------------------------------------------------------------------------------------------
 
 
@@ -335,7 +350,7 @@ async def test_an_oversized_message_breaks_the_channel_which_is_renewed(line: Li
 
 
 async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once(kernel: FakeKernel) -> None:
-    lines = Transport(kernel.connection_info, listener := Mock(), MAX, lambda _: True)
+    lines = Transport(kernel.connection_info, listener := Mock(), MAX, lambda: NOBODY)
     lines.open()
     await lines.connected.wait()
     for _ in range(2):

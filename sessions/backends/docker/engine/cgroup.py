@@ -6,6 +6,7 @@ container itself sees only its own control group, and reads and writes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,9 +21,11 @@ _MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
 _TIME = ("cpu.stat", "cpuacct/", "cpuacct.usage")
 _WEIGHT = ("cpu.weight", "cpu/", "cpu.shares")
 _THREADS = ("cgroup.threads", "cpuacct/", "tasks")
-#: default weight of a group, and the lowest weight, by the name of the file
+#: default weight of a group, the lowest weight, and the weight of a kernel whose tenant does nothing, by the
+#: name of the file. The last weight is as high as it can be, because the files have whole numbers
 _USUAL = {"cpu.weight": 100, "cpu.shares": 1024}
 _LEAST = {"cpu.weight": 1, "cpu.shares": 2}
+_KERNEL = {"cpu.weight": 10_000, "cpu.shares": 102_400}
 
 
 class ControlGroup:
@@ -64,12 +67,12 @@ class ControlGroup:
         """Set the container's weight, by which busy containers share the processors.
 
         Args:
-            weight: weight of the container. A new kernel has 1.
+            weight: weight of the container. A kernel whose tenant does nothing has 1, a new container 0.01.
 
         Raises:
             OSError: when this user may not set the weight, or the container has just ended (ENODEV).
         """
-        _set_weight(self._weight, weight)
+        _set_weight(self._weight, weight, _KERNEL)
 
 
 def parent_for(driver: str) -> str:
@@ -91,7 +94,7 @@ def weigh_all(weight: float, root: Path = ROOT) -> None:
     Raises:
         OSError: when this user may not set the weight.
     """
-    _set_weight(_files(_WEIGHT, [SLICE], root), weight)
+    _set_weight(_files(_WEIGHT, [SLICE], root), weight, _USUAL)
 
 
 def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[Path]:
@@ -99,9 +102,9 @@ def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[
     return [root / group / new for group in groups] + [root / tree / group / old for group in groups]
 
 
-def _set_weight(files: list[Path], weight: float) -> None:
+def _set_weight(files: list[Path], weight: float, whole: Mapping[str, int]) -> None:
     for file in files:
-        value = str(max(_LEAST[file.name], round(weight * _USUAL[file.name])))
+        value = str(max(_LEAST[file.name], round(weight * whole[file.name])))
         with suppress(FileNotFoundError):
             # The present value is read each time, because systemd resets it when it reloads its own files.
             if file.read_text().strip() != value:

@@ -20,8 +20,10 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import ROOT, weigh_all
 from sessions.backends.docker.fairness.usage_loop import Use
 
-#: The use of one processor lowers a tenant's weight to 1 / (1 + STEEPNESS).
-STEEPNESS = 32.0
+#: a tenant that uses 1/16 of a processor has half the weight of one that uses nothing. From there on, twice the use
+#: costs three quarters of the weight: a tenant that starts a kernel keeps four times the weight of one that uses twice
+#: as much
+HALVED_AT = 1 / 16
 #: seconds after which a use counts only about a third
 MEMORY = 2.0
 
@@ -36,7 +38,7 @@ def weight(processors: Iterable[float]) -> float:
     total, squares = sum(used), sum(each**2 for each in used)
     # This is n if n kernels are equally busy, and 1 if only one is busy. Source: the inverse of Simpson's index
     computing = total**2 / squares if squares else 1.0
-    return 1 / (1 + STEEPNESS * total) / computing
+    return 1 / (1 + (total / HALVED_AT) ** 2) / computing
 
 
 class Weights:

@@ -43,9 +43,9 @@ def test_the_memory_count_of_another_container_is_not_read(tmp_path: Path) -> No
 
 #: file of the processor time and its text, file of the weight beside it, and its text for one half and for the least
 GROUPS = [
-    (f"kernels.slice/docker-{ID}.scope/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
-    (f"kernels.slice/{ID}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "50", "1"),
-    (f"cpuacct/{V1}/cpuacct.usage", "2500000000\n", f"../../../cpu/{V1}/cpu.shares", "512", "2"),
+    (f"kernels.slice/docker-{ID}.scope/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "5000", "1"),
+    (f"kernels.slice/{ID}/cpu.stat", "usage_usec 2500000\nuser_usec 1\n", "cpu.weight", "5000", "1"),
+    (f"cpuacct/{V1}/cpuacct.usage", "2500000000\n", f"../../../cpu/{V1}/cpu.shares", "51200", "2"),
 ]
 
 

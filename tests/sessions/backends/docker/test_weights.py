@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
 from sessions.backends.docker.fairness.usage_loop import UsageLoop
-from sessions.backends.docker.fairness.weights import STEEPNESS, Weights, weight
+from sessions.backends.docker.fairness.weights import HALVED_AT, Weights, weight
 from sessions.model.tasks import spawn
 from tests.fakes import until
 from tests.sessions.backends.docker.kernels import Kernels
@@ -28,7 +28,11 @@ TOGETHER = 0.1
 
 def test_nine_kernels_that_compute_have_less_weight_together_than_one_canary() -> None:
     nine = [2 / 9] * 9
-    assert 5 * 9 * weight(nine) < weight([CANARY])
+    assert 50 * 9 * weight(nine) < weight([CANARY])
+
+
+def test_a_tenant_that_starts_a_kernel_has_more_weight_than_one_that_uses_both_processors() -> None:
+    assert 4 * weight([2.0]) == pytest.approx(weight([1.0]), rel=0.01)
 
 
 def test_more_kernels_give_a_tenant_no_more_weight() -> None:
@@ -52,11 +56,11 @@ def kernels(tmp_path: Path) -> Kernels:
 async def test_a_tenant_that_computes_loses_weight_and_gets_it_back(kernels: Kernels) -> None:
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
     rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
-    usual = 100
+    usual = 10_000
     for second in range(10):
         kernels.uses(busy, second)
         await rounds.round(second)
-    assert kernels.weight(busy) == kernels.weight(other) < usual / 5
+    assert kernels.weight(busy) == kernels.weight(other) < usual / 50
     assert kernels.weight(neighbour) == usual
     await rounds.round(60.0)
     assert kernels.weight(busy) == usual
@@ -81,7 +85,7 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
     for second in range(10):
         kernels.uses(busy, second)
         await rounds.round(second)
-    of_one_that_computes = pytest.approx(100 / (1 + STEEPNESS), abs=1)  # the files have whole numbers
+    of_one_that_computes = pytest.approx(10_000 / (1 + HALVED_AT**-2), abs=2)  # the files have whole numbers
     assert kernels.weight(warm) == kernels.weight(busy) == of_one_that_computes
 
 

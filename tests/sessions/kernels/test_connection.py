@@ -352,7 +352,7 @@ async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once
 async def test_a_channel_that_the_kernel_drops_gets_one_new_connection(line: Line) -> None:
     lines = line.connection._transport
     with pytest.MonkeyPatch.context() as watched:
-        watched.setattr(lines._watchdog, "back", back := Mock(wraps=lines._watchdog.back))
+        watched.setattr(lines._watchdog, "reconnected", back := Mock(wraps=lines._watchdog.reconnected))
         line.kernel.unbind("shell")
         await until(lambda: "shell" in lines._without_handshake)
         line.kernel.bind("shell")  # before the gateway looks after the channel, and libzmq connects at once

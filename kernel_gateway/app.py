@@ -311,7 +311,7 @@ class Service:
         ]
         if self.settings.audit_retention:
             age = self.settings.audit_retention * DAY
-            self._background.append(spawn(self.audit.keep_short(age, AUDIT_INTERVAL), "audit retention"))
+            self._background.append(spawn(self.audit.keep_removing_old(age, AUDIT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
 

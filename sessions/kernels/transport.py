@@ -134,14 +134,14 @@ class Transport:
             match event["event"]:
                 case zmq.EVENT_DISCONNECTED:
                     dropped = True
-                    self._watchdog.lost(channel)
+                    self._watchdog.disconnected(channel)
                     for losses in (self._without_handshake, self._abandoned, self._unlogged):
                         losses.add(channel)
                     self.connected.clear()
                 case zmq.EVENT_CONNECT_RETRIED:
                     self._abandoned.discard(channel)
                 case zmq.EVENT_CONNECTED:
-                    self._watchdog.back(channel)
+                    self._watchdog.reconnected(channel)
                     if channel in self._backlogs:
                         self._backlogs[channel].connected(event["value"])
                 case zmq.EVENT_HANDSHAKE_SUCCEEDED:

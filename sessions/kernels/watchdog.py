@@ -57,11 +57,11 @@ class Watchdog:
     def _check_in(self, seconds: float) -> None:
         self._next = asyncio.get_running_loop().call_later(seconds, self._check, seconds)
 
-    def lost(self, channel: str) -> None:
+    def disconnected(self, channel: str) -> None:
         """Record that a channel's connection has ended."""
         self._away[channel] = 0.0
 
-    def back(self, channel: str) -> None:
+    def reconnected(self, channel: str) -> None:
         """Record that a channel is connected again."""
         self._away.pop(channel, None)
 

@@ -62,7 +62,7 @@ def valid_env(env: Mapping[str, str]) -> dict[str, str]:
 NO_PROGRAM = 127
 #: exit code of a launcher whose kernel was ended by a signal: this number plus the signal's number
 SIGNALLED = 128
-#: what the signals of a processor mean for code in a sandbox
+#: what a signal after a fault means for code in a sandbox
 _MEANING = {
     Signals.SIGBUS: ": memory that is a file is gone, or its file system is full (`/dev/shm`: setting `temporary`)",
     Signals.SIGSEGV: ": a fault in compiled code",

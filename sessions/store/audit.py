@@ -169,7 +169,7 @@ class Audit:
             raise AuditUnavailable from error
         return True
 
-    async def keep_short(self, age: float, interval: float) -> NoReturn:
+    async def keep_removing_old(self, age: float, interval: float) -> NoReturn:
         """Remove old records at intervals. A call of `cut` is short, so other tasks can write records between two.
 
         Args:

@@ -141,7 +141,7 @@ class DockerBackend:
                 spawn(UsageLoop(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
                 spawn(UsageLoop(self._handles, IdleSlowdown()).run(), "rest of kernels"),
             ]
-            self._egress.follow()
+            self._egress.report_requests()
         if before and before != self._image:
             self._starter.checkpoints.begin()
 
@@ -222,7 +222,7 @@ class DockerBackend:
             self._watch.stop()
         for each in self._usage_loops:
             each.cancel()
-        self._egress.leave()
+        self._egress.stop_reporting()
         try:
             await self._engine.call(leave_disks, lane=END)
         except (APIError, SessionError) as error:  # the next gateway removes the rest

@@ -83,7 +83,7 @@ def _requirements(api: docker.APIClient, settings: DockerSettings) -> Iterator[F
         "network", lambda: network.ensure_network(api, settings.network), "remove it; the gateway makes it anew"
     )
     yield _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings))
-    yield _rest()
+    yield _idle_slowdown()
     yield _step(
         "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
     )
@@ -166,7 +166,7 @@ def _firewall(settings: DockerSettings) -> str:
     return found.value + ("; they are tested below" if found is firewall.Rules.HIDDEN else "")
 
 
-def _rest() -> Finding:
+def _idle_slowdown() -> Finding:
     if may_be_set():
         return Finding("idle kernels", None, detail="rest, and use little processor time")
     newer = "gVisor from release-20260622 on needs no rest"

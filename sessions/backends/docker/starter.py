@@ -93,7 +93,7 @@ class Starter:
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
         launch = self._egress.with_proxy_variables(launch)
         info = containers.new_connection(launch.kernelspec)
-        hello = containers.hello(self._settings, launch, info)
+        hello = containers.handshake_for(self._settings, launch, info)
 
         def begin(container: str) -> None:
             if image is None:

@@ -368,8 +368,8 @@ async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once
 
 async def test_a_channel_that_the_kernel_drops_gets_one_new_connection(line: Line) -> None:
     with (
-        patch.object(Watchdog, "lost", autospec=True, side_effect=Watchdog.lost) as lost,
-        patch.object(Watchdog, "back", autospec=True, side_effect=Watchdog.back) as back,
+        patch.object(Watchdog, "disconnected", autospec=True, side_effect=Watchdog.disconnected) as lost,
+        patch.object(Watchdog, "reconnected", autospec=True, side_effect=Watchdog.reconnected) as back,
     ):
         line.kernel.unbind("shell")
         await until(lambda: lost.called)

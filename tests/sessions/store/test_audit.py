@@ -314,7 +314,7 @@ def test_a_forged_cut_record_is_detected(aging: Audit, path: Path) -> None:
 
 
 async def test_old_records_are_removed_in_the_background(aging: Audit, path: Path) -> None:
-    keeping = spawn(aging.keep_short(2.5 * DAY, interval=60), "retention")
+    keeping = spawn(aging.keep_removing_old(2.5 * DAY, interval=60), "retention")
     await until(lambda: shape(path)[0] == (3, "Begin"))
     keeping.cancel()
     await asyncio.wait({keeping})
@@ -325,7 +325,7 @@ async def test_removing_old_records_continues_after_a_failure(
 ) -> None:
     with capture_logs() as logs, monkeypatch.context() as patch:
         patch.setattr(aging, "_oldest", Mock(side_effect=sqlite3.OperationalError("disk I/O error")))
-        keeping = spawn(aging.keep_short(2.5 * DAY, interval=0.001), "retention")
+        keeping = spawn(aging.keep_removing_old(2.5 * DAY, interval=0.001), "retention")
         await until(lambda: logs)
     assert logs[0]["task"] == "retention"
     await until(lambda: shape(path)[0] == (3, "Begin"))

@@ -104,7 +104,7 @@ def new_connection(kernelspec: KernelSpec) -> ConnectionInfo:
     )
 
 
-def hello(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:
+def handshake_for(settings: DockerSettings, launch: Launch, info: ConnectionInfo | None) -> bytes:
     """Return the handshake for a kernel in a container. With None, the kernel waits for another handshake."""
     env = environment(settings, online=launch.egress is not None)
     return handshake(launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, private=PRIVATE, env=env)

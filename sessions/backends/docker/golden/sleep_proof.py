@@ -71,7 +71,7 @@ class SleepProof:
                 for name in volume_names(str(workspace)):
                     ending.callback(self._disks.delete, name)
             with self._container(own, None) as first:
-                restore(self._engine, first, image.path, containers.hello(self._settings, own, info))
+                restore(self._engine, first, image.path, containers.handshake_for(self._settings, own, info))
                 slept = self._written(first, info, own, ending, copy=False)
                 try:
                     with self._trial(own) as trial:

@@ -176,7 +176,7 @@ class Workshop:
     def _key(self, shape: Shape, source: str, runtime: Runtime) -> str:
         launch = shape.launch(self.limits)
         profile = host_config(self.settings, self.limits, "", gvisor=True, shared=shape.shared)
-        hello = containers.hello(self.settings, launch, None).decode()
+        hello = containers.handshake_for(self.settings, launch, None).decode()
         facts = [
             _FORMAT,
             self.settings.files,
@@ -195,7 +195,7 @@ class Workshop:
             self.engine.api.start(container)
             with suppress(OSError):  # this user may not set weights
                 ControlGroup(container).weigh(_WEIGHT)
-            sandbox.send(containers.hello(self.settings, launch, None))
+            sandbox.send(containers.handshake_for(self.settings, launch, None))
             for module, problem in sandbox.receive(_IMPORT_TIMEOUT).items():
                 log.warning("a module is not in the golden image", module=module, reason=str(problem)[:200])
             begun = self.images.begin(ControlGroup(container).memory() or self.limits.memory)
@@ -215,7 +215,7 @@ class Workshop:
         launch = replace(shape.launch(self.limits), image=image.source)
         info = containers.new_connection(shape.kernelspec)
         with self._container(launch) as container:
-            restore(self.engine, container, image.path, containers.hello(self.settings, launch, info))
+            restore(self.engine, container, image.path, containers.handshake_for(self.settings, launch, info))
 
     @contextmanager
     def _container(self, launch: Launch) -> Iterator[str]:

@@ -103,12 +103,12 @@ class Egress:
         local = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1")
         return replace(launch, env=way | local | dict(launch.env))
 
-    def follow(self) -> None:
+    def report_requests(self) -> None:
         """Report the proxy's requests from now on, in the event loop."""
         if self._egress is not None and self._record is None:
             self._record = RequestRecord(self._plain, self._on_request)
 
-    def leave(self) -> None:
+    def stop_reporting(self) -> None:
         """Stop reporting requests. The proxy still runs."""
         if self._record is not None:
             self._record.stop()

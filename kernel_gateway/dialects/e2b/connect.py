@@ -153,7 +153,7 @@ class StreamHandler(EnvdHandler):
         self.finish(envelope(error, last=True))
 
 
-class AnswerStream(StreamHandler, JsonHandler):
+class ServerStreamHandler(StreamHandler, JsonHandler):
     """A call whose request is one message and whose answer is a stream."""
 
     def message(self) -> bytes:

@@ -47,7 +47,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
         if (encoding := headers.get("Content-Encoding", "identity").lower()) not in {"identity", "gzip"}:
             raise InvalidRequest(f"Content-Encoding {encoding[:64]!r} is not known", field="Content-Encoding")
         path = self.raw_argument("path")
-        self.host = self.sandbox
+        self.receiver = self.sandbox
         if boundary := boundary_of(headers.get("Content-Type", "")):
             if encoding == "gzip":
                 raise InvalidRequest("a form cannot be compressed", field="Content-Encoding")

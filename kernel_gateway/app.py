@@ -226,12 +226,12 @@ class Service:
             audit=self.audit,
             metrics=self.metrics,
             trouble=lambda: self.readiness.trouble or self.checkpointer.trouble,
-            warm=self.pool.depth,
-            executions=self.quotas.under_way,
+            warm_kernels=self.pool.depth,
+            count_executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,
             checkpoints=lambda: self.backend.checkpoints,
             sleep=lambda: self.backend.sleep.ability,
-            hosts=self._hosts(),
+            allowed_hosts=self._allowed_hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
             incoming=self.incoming,
@@ -250,7 +250,7 @@ class Service:
         """
         return not self.settings.keys and not self.settings.access_keys and self.backend.name != "process"
 
-    def _hosts(self) -> frozenset[str]:
+    def _allowed_hosts(self) -> frozenset[str]:
         """Return the host names that the gateway answers to. An empty set means all names."""
         hosts = {name.lower() for name in self.settings.allowed_hosts}
         return frozenset(hosts | {*LOOPBACK_NAMES, self.settings.host} if self.settings.loopback else hosts)
@@ -263,7 +263,7 @@ class Service:
         self.certificate = self.settings.tls_certificate
         if self.certificate is None:
             self.certificate = tls.own_certificate(
-                self.state_dir, self._hosts() | {*LOOPBACK_NAMES, self.settings.host}
+                self.state_dir, self._allowed_hosts() | {*LOOPBACK_NAMES, self.settings.host}
             )
         return tls.context(self.certificate)
 

@@ -49,9 +49,9 @@ class Gateway:
     #: returns the error that keeps kernels from starting, or None
     trouble: Callable[[], SessionError | None]
     #: returns the number of warm kernels in the pool
-    warm: Callable[[], int]
+    warm_kernels: Callable[[], int]
     #: returns the number of executions, running or queued
-    executions: Callable[[], int]
+    count_executions: Callable[[], int]
     #: returns the packages and languages installed for kernels; None until the sandbox is proven for the first time
     inventory: Callable[[], Inventory | None]
     #: returns whether new kernels are restored from checkpoints, and the reason
@@ -59,7 +59,7 @@ class Gateway:
     #: returns whether idle sessions can sleep, and the reason
     sleep: Callable[[], Ability]
     #: values of the Host header that the gateway answers to; empty means every value
-    hosts: frozenset[str]
+    allowed_hosts: frozenset[str]
     origins: Origins
     sockets: OpenSockets
     incoming: Incoming

@@ -46,10 +46,10 @@ class MetricsHandler(BaseHandler):
     def get(self) -> None:
         """Send all metrics."""
         gateway, metrics = self.gateway, self.gateway.metrics
-        metrics.set_sessions((session.state for session in gateway.registry.all()), gateway.executions())
+        metrics.set_sessions((session.state for session in gateway.registry.all()), gateway.count_executions())
         metrics.tasks.set(len(asyncio.all_tasks()))
         metrics.sandboxes.set(len(gateway.sandboxes.all()))
-        metrics.warm.set(gateway.warm())
+        metrics.warm.set(gateway.warm_kernels())
         metrics.set_trouble(gateway.trouble())
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(metrics.registry))

@@ -94,7 +94,7 @@ class BaseHandler(RequestHandler):
     def prepare(self) -> Awaitable[None] | None:
         """Check host and key before anything else happens."""
         structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all log lines of this request
-        if self.gateway.hosts and not _is_among(self.gateway.hosts, _host_name(self.request.host)):
+        if self.gateway.allowed_hosts and not _is_among(self.gateway.allowed_hosts, _host_name(self.request.host)):
             raise UnknownHost
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()

@@ -28,9 +28,9 @@ from sessions.session.session import Session
 
 ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 4401, 4408, 4413
 #: seconds between two checks for a revoked key, if the client sends nothing
-LOOK_INTERVAL = 1.0
+KEY_CHECK_INTERVAL = 1.0
 #: maximum seconds to send the last messages of an ended session before its socket is closed
-LAST_WORDS = 5.0
+LAST_MESSAGES_TIMEOUT = 5.0
 
 
 class MaskedFrames(WebSocketProtocol13):
@@ -122,7 +122,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     def _check_key(self) -> None:
         if self.ws_connection is not None and self.allowed():
-            asyncio.get_running_loop().call_later(LOOK_INTERVAL, self._check_key)
+            asyncio.get_running_loop().call_later(KEY_CHECK_INTERVAL, self._check_key)
 
     def allowed(self) -> bool:
         """Return True if the key that opened the socket is still valid. Otherwise close the socket."""
@@ -181,15 +181,15 @@ class SocketHandler(BaseHandler, WebSocketHandler):
     async def _end_with_session(self) -> None:
         await self._session.clients_must_leave.wait()
         with suppress(TimeoutError):  # the client may not read its messages
-            async with asyncio.timeout(LAST_WORDS):
-                await self.last_words()
+            async with asyncio.timeout(LAST_MESSAGES_TIMEOUT):
+                await self.send_last_messages()
         if isinstance(self.gateway.trouble(), ShuttingDown):
             self.close(GOING_AWAY, "the gateway is shutting down")
         else:
             self.close(ENDED, "the session was ended")
 
     @abstractmethod
-    async def last_words(self) -> None:
+    async def send_last_messages(self) -> None:
         """Wait until the client has received the last messages about its cells."""
 
     def on_close(self) -> None:

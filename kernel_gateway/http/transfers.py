@@ -17,7 +17,7 @@ from sessions.guest.reading import TAG, OpenFile, Part
 from sessions.model.errors import SessionError
 
 #: seconds without progress after which the connection to a client that reads nothing is closed
-STALL = 60.0
+STALL_TIMEOUT = 60.0
 
 
 #: the part of a file that answers a HEAD request
@@ -88,7 +88,7 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
         handler.set_status(HTTPStatus.PARTIAL_CONTENT)
         handler.set_header("Content-Range", f"bytes {file.start}-{file.start + file.count - 1}/{file.size}")
     try:
-        async with asyncio.timeout(STALL):
+        async with asyncio.timeout(STALL_TIMEOUT):
             await send_headers(handler, file, path, file.count)
     except (StreamClosedError, TimeoutError):
         handler.http.close()
@@ -101,7 +101,7 @@ async def send_pieces(handler: BaseHandler, pieces: AsyncIterator[bytes]) -> Non
     try:
         async for piece in pieces:
             handler.write(piece)
-            async with asyncio.timeout(STALL):
+            async with asyncio.timeout(STALL_TIMEOUT):
                 await handler.flush()
     except (SessionError, TimeoutError):
         # The head is already sent, so only closing the connection early shows the failure to the client.

@@ -83,14 +83,14 @@ class BodyReader(Protocol):
 class UploadHandler(BaseHandler):
     """Base of the handlers that write the files of a body into a sandbox.
 
-    In `prepare`, a dialect's handler calls `expect` and sets `host`. If the body is the file itself, the handler calls
-    `begin`; otherwise it sets `reader`.
+    In `prepare`, a dialect's handler calls `expect` and sets `receiver`. If the body is the file itself, the
+    handler calls `begin`; otherwise it sets `reader`.
     """
 
     #: permissions of a new file; a file that replaces another one keeps the permissions
     new_mode: ClassVar[int] = 0o644
     #: session or sandbox that receives the files
-    host: WorkspaceOwner
+    receiver: WorkspaceOwner
     #: finds the files in the body; None means that the body is the file itself
     reader: BodyReader | None = None
     #: paths of all files so far, as the client wrote them
@@ -102,22 +102,22 @@ class UploadHandler(BaseHandler):
     #: would close the connection before the client has read it
     _refusal: SessionError | None = None
 
-    def expect(self, beside: int = 0) -> None:
+    def expect(self, besides_files: int = 0) -> None:
         """Allow a body as large as a workspace.
 
         Args:
-            beside: maximum bytes of the body besides the content of its files.
+            besides_files: maximum bytes of the body besides the content of its files.
 
         Raises:
             NoSpace: when the announced length of the body is larger.
         """
         disk, size = self.gateway.settings.disk, self.announced_length
-        if (size or 0) > disk + beside:
+        if (size or 0) > disk + besides_files:
             raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
         self._expected = True
-        self.http.set_max_body_size(disk + beside)
+        self.http.set_max_body_size(disk + besides_files)
         if size is None:
-            self.limit_body_time(disk + beside)
+            self.limit_body_time(disk + besides_files)
 
     async def data_received(self, chunk: bytes) -> None:
         """Write the items of a chunk, or drop the chunk if the upload is already refused."""
@@ -142,7 +142,7 @@ class UploadHandler(BaseHandler):
             size: size of the file in bytes. None means that the size is not known beforehand.
         """
         self.paths += (path,)
-        self._upload = Upload(partial(workspace.write_file, self.host, path, size, new_mode=self.new_mode))
+        self._upload = Upload(partial(workspace.write_file, self.receiver, path, size, new_mode=self.new_mode))
 
     async def send(self, piece: bytes) -> None:
         """Pass a piece of the file to the sandbox. The client waits while the sandbox is busy."""

@@ -113,7 +113,7 @@ class Keys:
             return None
         return Caller(LOCAL_TENANT)
 
-    def signer(self, request: HTTPServerRequest) -> Caller:
+    def caller_by_signature(self, request: HTTPServerRequest) -> Caller:
         """Return the caller of a request with a signature or a key.
 
         A session token or an access token counts as a key: if a client sends a valid one, its signature is ignored.

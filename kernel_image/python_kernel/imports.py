@@ -64,7 +64,7 @@ def ahead(module: str) -> str:
     return ""
 
 
-def settle() -> None:
+def freeze() -> None:
     """Exclude all current objects from Python's garbage collection, because imported modules are many and stay.
 
     Later results of `gc.get_objects` do not contain these objects.

@@ -309,10 +309,10 @@ class PythonKernel(IPythonKernel):
 
     async def lease_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Apply a session's environment and directory, as if the kernel had started with them. This runs no cell."""
-        self.settle(parent["content"]["env"], parent["content"]["cwd"])
+        self.apply_session(parent["content"]["env"], parent["content"]["cwd"])
         self.session.send(stream, "lease_reply", {"status": "ok"}, parent, ident)
 
-    def settle(self, env: dict[str, str], directory: str) -> None:
+    def apply_session(self, env: dict[str, str], directory: str) -> None:
         """Apply a session's environment, and its working directory unless that is empty."""
         os.environ.update(env)  # noqa: TID251 - the sandbox's, not the gateway's
         time.tzset()
@@ -329,7 +329,7 @@ class PythonKernel(IPythonKernel):
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, like a cell."""
         problem = imports.ahead(parent["content"]["module"])
-        imports.settle()
+        imports.freeze()
         self.session.send(stream, "preload_reply", {"status": "ok", "problem": problem}, parent, ident)
 
     @property

@@ -41,7 +41,7 @@ class WaitingApp(KernelApp):
         shell: Any = self.shell
         shell.rehearse()
         sources = RandomSources()
-        imports.settle()
+        imports.freeze()
         _send(problems)
         handshake = _receive()  # checkpoints are taken here
         for name, value in handshake["limits"].items():
@@ -56,7 +56,7 @@ class WaitingApp(KernelApp):
         self.kernel.record_ports({f"{name}_port": port for name, port in self._ports.items()})
         # Only new values are applied, because the kernel itself has changed some of its variables since its start.
         env = {name: value for name, value in handshake["env"].items() if first["env"].get(name) != value}
-        self.kernel.settle(env, handshake["cwd"])
+        self.kernel.apply_session(env, handshake["cwd"])
         _send({})
         _leave()
 

@@ -28,7 +28,7 @@ from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.agentrun.uploads import FileForm
 from kernel_gateway.dialects.e2b import connect
-from kernel_gateway.dialects.e2b.connect import AnswerStream, Envelopes
+from kernel_gateway.dialects.e2b.connect import Envelopes, ServerStreamHandler
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
 from kernel_gateway.http.request_body import validated
@@ -161,7 +161,7 @@ def test_a_request_of_one_message_is_not_read_beyond_the_first(monkeypatch: pyte
                 yield message
 
     monkeypatch.setattr(connect, "Envelopes", Counted)
-    handler = AnswerStream.__new__(AnswerStream)
+    handler = ServerStreamHandler.__new__(ServerStreamHandler)
     handler._received = bytearray(EMPTY)
     assert handler.message() == b""
     handler._received = bytearray(EMPTY * 1000)

@@ -37,7 +37,7 @@ class AgentRunBaseHandler(BaseHandler):
 
     def authenticate(self) -> Caller:
         """Return the caller, identified by a key or by the signature that these clients make."""
-        return self.gateway.keys.signer(self.request)
+        return self.gateway.keys.caller_by_signature(self.request)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return the gateway's own format, with the additional flat fields that these clients read."""

@@ -39,7 +39,7 @@ class FormHandler(AgentRunBaseHandler, UploadHandler):
         self.expect(FORM_MAX)
         if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
             raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
-        self.host = self.sandbox(self.path_args[0])
+        self.receiver = self.sandbox(self.path_args[0])
         self.reader = FileForm(boundary)
 
     async def data_received(self, chunk: bytes) -> None:

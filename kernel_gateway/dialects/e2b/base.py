@@ -70,14 +70,14 @@ class SandboxHandler(BaseHandler):
             NoSuchRoute: when the service does not have the path.
         """
         self.target = target_of(self.request)
-        self.sandbox, caller = self.found()
+        self.sandbox, caller = self.find_sandbox()
         if self.target is not None and self.target.port not in {ENVD, INTERPRETER}:
             raise ConnectionFailed(NOT_OPEN, port=self.target.port)
         if self.target is not None and self.target.port not in self.ports:
             raise NoSuchRoute
         return caller
 
-    def found(self) -> tuple[Sandbox, Caller]:
+    def find_sandbox(self) -> tuple[Sandbox, Caller]:
         """Return the sandbox that the request is for, and its owner.
 
         Raises:
@@ -89,9 +89,9 @@ class SandboxHandler(BaseHandler):
         # A missing sandbox is checked with a random secret, so that the response time does not reveal which ids exist.
         if not self._has_token(sandbox.spec.secret if sandbox else secrets.token_hex()) or sandbox is None:
             raise SandboxNotFound(NOT_FOUND)
-        return self.admitted(sandbox)
+        return self.admit(sandbox)
 
-    def admitted(self, sandbox: Sandbox) -> tuple[Sandbox, Caller]:
+    def admit(self, sandbox: Sandbox) -> tuple[Sandbox, Caller]:
         """Return a sandbox and its owner, after its token or signature was checked.
 
         Raises:

@@ -20,7 +20,7 @@ from kernel_gateway.errors import NotSupported
 from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.request_body import Model, validated
-from kernel_gateway.http.transfers import STALL
+from kernel_gateway.http.transfers import STALL_TIMEOUT
 from sessions.model import bounded_json
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
 
@@ -137,7 +137,7 @@ class StreamHandler(EnvdHandler):
             TimeoutError: when the client reads nothing.
         """
         self.write(b"".join(map(envelope, values)))
-        async with asyncio.timeout(STALL):
+        async with asyncio.timeout(STALL_TIMEOUT):
             await self.flush()
 
     def finish_stream(self, failure: SessionError | None = None) -> None:
@@ -153,7 +153,7 @@ class StreamHandler(EnvdHandler):
         self.finish(envelope(error, last=True))
 
 
-class AnswerStream(StreamHandler, JsonHandler):
+class ServerStreamHandler(StreamHandler, JsonHandler):
     """A call whose request is one message and whose answer is a stream."""
 
     def message(self) -> bytes:

@@ -47,7 +47,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
         if (encoding := headers.get("Content-Encoding", "identity").lower()) not in {"identity", "gzip"}:
             raise InvalidRequest(f"Content-Encoding {encoding[:64]!r} is not known", field="Content-Encoding")
         path = self.raw_argument("path")
-        self.host = self.sandbox
+        self.receiver = self.sandbox
         if boundary := boundary_of(headers.get("Content-Type", "")):
             if encoding == "gzip":
                 raise InvalidRequest("a form cannot be compressed", field="Content-Encoding")
@@ -60,7 +60,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
 
     # -- signed URLs ----------------------------------------------------------------------------------------
 
-    def found(self) -> tuple[Sandbox, Caller]:
+    def find_sandbox(self) -> tuple[Sandbox, Caller]:
         """Return the sandbox and its owner. A signed URL need not name the sandbox: its signature identifies it.
 
         Raises:
@@ -69,7 +69,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
         """
         signature = self.raw_argument("signature")
         if signature is None or "X-Access-Token" in self.request.headers:
-            return super().found()
+            return super().find_sandbox()
         path, user = self.raw_argument("path") or "", self.raw_argument("username") or ""
         if len(path) + len(user) > SIGNED_MAX:
             raise SandboxNotFound(NOT_FOUND)
@@ -81,7 +81,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
             if sandbox.spec.secret and name in {None, sandbox.key.name} and signed.is_of(sandbox.spec.secret):
                 if end is not None and not (re.fullmatch("[0-9]{1,15}", end) and time.time() < int(end)):
                     raise Unauthorized("the time of this URL is over")
-                return self.admitted(sandbox)
+                return self.admit(sandbox)
         raise SandboxNotFound(NOT_FOUND)
 
     # -- download -------------------------------------------------------------------------------------------

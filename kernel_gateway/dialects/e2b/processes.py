@@ -12,8 +12,8 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.e2b.connect import (
     STREAM,
-    AnswerStream,
     Envelopes,
+    ServerStreamHandler,
     StreamHandler,
     UnaryHandler,
     envelope,
@@ -166,7 +166,7 @@ def end_model(ended: Ended, seconds: float) -> dict[str, Any]:
     return model
 
 
-class CommandStream(AnswerStream):
+class CommandStream(ServerStreamHandler):
     """A call whose answer is the stream of a command's events."""
 
     async def follow(self, command: AttachedCommand, listener: Listener) -> None:

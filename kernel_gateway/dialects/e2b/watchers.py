@@ -7,7 +7,7 @@ from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from kernel_gateway.dialects.e2b.connect import STREAM, AnswerStream, UnaryHandler, message_of
+from kernel_gateway.dialects.e2b.connect import STREAM, ServerStreamHandler, UnaryHandler, message_of
 from kernel_gateway.dialects.e2b.filesystem import OnePath
 from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.http.keepalive import with_keepalive
@@ -35,7 +35,7 @@ def event_model(change: Change) -> dict[str, Any]:
     return {"name": change.path, "type": f"EVENT_TYPE_{change.kind.upper()}"}
 
 
-class WatchHandler(AnswerStream):
+class WatchHandler(ServerStreamHandler):
     """`WatchDir`."""
 
     async def post(self) -> None:

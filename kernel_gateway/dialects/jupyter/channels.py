@@ -126,7 +126,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         if self._subscription is not None:
             self._subscription.enqueue(gateway_message(request.channel, msg_type, content, request.header))
 
-    async def last_words(self) -> None:
+    async def send_last_messages(self) -> None:
         """Wait until all messages are sent, also those about the kernel's end."""
         if self._delivery is not None:
             await asyncio.wait({self._delivery})

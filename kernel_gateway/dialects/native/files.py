@@ -66,7 +66,7 @@ class FilesHandler(UploadHandler):
             raise InvalidRequest("an upload needs a Content-Length, or must be chunked", field="Content-Length")
         self.expect()
         path = valid_path(self.path_args[1])
-        self.host = await self.gateway.registry.get_or_create(SessionKey(self.tenant, self.path_args[0]))
+        self.receiver = await self.gateway.registry.get_or_create(SessionKey(self.tenant, self.path_args[0]))
         self.begin(path, self.announced_length)
 
     async def put(self, _name: str, _path: str) -> None:

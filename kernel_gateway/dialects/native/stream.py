@@ -141,7 +141,7 @@ class StreamHandler(SocketHandler):
         except WebSocketClosedError:
             self.on_close()
 
-    async def last_words(self) -> None:
+    async def send_last_messages(self) -> None:
         """Wait until the running cell has its result and the waiting cells are refused."""
         await self._cells.join()
 

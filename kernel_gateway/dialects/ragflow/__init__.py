@@ -26,7 +26,7 @@ class RunHandler(JsonHandler):
 
     model: ClassVar[type[Body]] = Run
     #: True after the program was accepted: from then on a failure is sent as an outcome, not as a failed request
-    taken = False
+    accepted = False
 
     def authenticate(self) -> Caller:
         """Return the caller by a key, which may be a password in the endpoint's URL. A local client may need no key."""
@@ -36,7 +36,7 @@ class RunHandler(JsonHandler):
     async def post(self) -> None:
         """Run a program."""
         program = read(self.model, bytes(self._received)).program(self.gateway.settings)
-        self.taken = True
+        self.accepted = True
         await self.run_until_client_leaves(self._run(program))
 
     async def _run(self, program: Program) -> None:
@@ -53,13 +53,13 @@ class RunHandler(JsonHandler):
         """Return 200 for a failure of an accepted program: after a 5xx, RAGFlow's Go client would send it again."""
         if isinstance(failure, InvalidRequest):
             return HTTPStatus.UNPROCESSABLE_ENTITY
-        return HTTPStatus.OK if self.taken else super().status_of(failure)
+        return HTTPStatus.OK if self.accepted else super().status_of(failure)
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return an error of the body in FastAPI's format, and a failure of an accepted program as an outcome."""
         if isinstance(failure, InvalidRequest):
             return {"detail": failure.details.get("problems") or [problem(failure)]}
-        if self.taken:
+        if self.accepted:
             return self.shown(answer_of_refusal(failure))
         return super().render_failure(failure) | {"detail": failure.message}
 

@@ -36,7 +36,7 @@ async def test_a_download_ends_when_its_client_reads_nothing(
     reads: int,
     closes: bool,  # noqa: FBT001
 ) -> None:
-    monkeypatch.setattr(transfers, "STALL", 0.05)
+    monkeypatch.setattr(transfers, "STALL_TIMEOUT", 0.05)
     client: Any = StuckClient(reads)
 
     async def content() -> AsyncIterator[bytes]:

@@ -18,7 +18,6 @@ from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.state_dir import AlreadyRunning, lock
-from sessions.model import tasks
 from sessions.model.values import SandboxSpec, SessionKey
 from tests.fakes import FakeBackend, until
 
@@ -81,7 +80,9 @@ def failing(monkeypatch: pytest.MonkeyPatch, service: Service, step: str) -> Non
     replaced(monkeypatch, service, step, fails)
 
 
-async def stopped(service: Service, left: Callable[[], object] = lambda: tasks._running) -> int:
+async def stopped(
+    service: Service, left: Callable[[], object] = lambda: asyncio.all_tasks() - {asyncio.current_task()}
+) -> int:
     """Stop the service, and wait until its tasks have ended.
 
     Returns:

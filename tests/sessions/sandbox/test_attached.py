@@ -24,7 +24,7 @@ from sessions.sandbox import commands
 from sessions.sandbox.commands import AttachedCommand, Listener
 from sessions.sandbox.sandbox import Sandbox
 from sessions.tenants.quotas import TenantLimits
-from tests.fakes import FakeBackend, World, until, world_over
+from tests.fakes import FakeBackend, World, background, until, world_over
 
 KEY = SessionKey("acme", "s1")
 
@@ -159,13 +159,17 @@ async def test_a_command_ends_with_its_sandbox(world: World, sandbox: Sandbox) -
         sandbox.commands.find(command.pid)
 
 
-async def test_a_client_that_leaves_before_the_beginning_takes_the_command_along(world: World) -> None:
+async def test_a_client_that_leaves_before_the_beginning_takes_the_command_along(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "ATTACHED_MAX", 1)
     sandbox = await world.sandboxes.create(KEY, SandboxSpec("template"))
     starting = spawn(sandbox.commands.start(shell("sleep 60"), None), "client")
     await asyncio.sleep(0)
     starting.cancel()
     await asyncio.wait({starting})
-    await until(lambda: not sandbox.commands._attached)
+    await until(lambda: not background(f"command of {KEY}"))
+    assert await sandbox.commands.start(shell("true"), None), "it takes no place"
 
 
 async def test_a_slow_listener_sets_the_pace_until_it_leaves(sandbox: Sandbox) -> None:

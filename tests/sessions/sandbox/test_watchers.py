@@ -22,7 +22,7 @@ from sessions.model.tasks import spawn
 from sessions.sandbox import watchers
 from sessions.sandbox.sandbox import Sandbox
 from sessions.sandbox.watchers import WATCHERS_MAX
-from tests.fakes import World, until
+from tests.fakes import World
 
 
 @pytest.fixture(autouse=True)
@@ -112,6 +112,12 @@ async def test_a_look_that_is_cut_off_ends_its_watcher(sandbox: Sandbox, monkeyp
         await sandbox.watchers.look(name)
 
 
+@pytest.fixture
+def only_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sandbox may have one watcher at a time."""
+    monkeypatch.setattr(watchers, "WATCHERS_MAX", 1)
+
+
 @pytest.mark.parametrize(
     "said",
     [
@@ -131,14 +137,18 @@ async def test_a_look_that_is_cut_off_ends_its_watcher(sandbox: Sandbox, monkeyp
     ],
     ids=lambda said: repr(said[:30]),
 )
+@pytest.mark.usefixtures("only_one")
 async def test_a_sandbox_that_says_anything_else_is_not_believed(world: World, sandbox: Sandbox, said: bytes) -> None:
     for kernel in world.backend.alive:
         kernel.behaviour.tool = lambda _: said
     with pytest.raises(SessionError):
         await sandbox.watchers.add("", recursive=False)
-    assert sandbox.watchers._asked == {}
+    for kernel in world.backend.alive:
+        kernel.behaviour.tool = lambda _: b'{}\n{"changes": []}\n'
+    assert await sandbox.watchers.add("", recursive=False), "the one that failed takes no place"
 
 
+@pytest.mark.usefixtures("only_one")
 async def test_a_tree_that_grows_too_large_ends_its_watcher(world: World, sandbox: Sandbox) -> None:
     for kernel in world.backend.alive:
         kernel.behaviour.tool = lambda _: b'{}\n{"changes": []}\n{"error": "many"}\n'
@@ -147,4 +157,4 @@ async def test_a_tree_that_grows_too_large_ends_its_watcher(world: World, sandbo
         await sandbox.watchers.look(name)
     with pytest.raises(ProcessNotFound):
         await sandbox.watchers.look(name)
-    await until(lambda: sandbox.watchers._asked == {})
+    assert await sandbox.watchers.add("", recursive=False), "the one that has ended takes no place"

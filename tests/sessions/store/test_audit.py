@@ -24,7 +24,7 @@ from sessions.store import audit as module
 from sessions.store import audit_search
 from sessions.store.audit import Audit
 from sessions.store.audit_search import Search
-from sessions.store.database import LOCKED_MAX
+from sessions.store.database import LOCKED_MAX, Database
 from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
 from sessions.tenants.audit_disk import COST
 from tests.fakes import Clock, World, run, until
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def audit(path: Path) -> Iterator[Audit]:
+def audit(path: Path, connections: list[Database]) -> Iterator[Audit]:
     opened = Audit(path, lambda: 1000.5)
     yield opened
     opened.close()
@@ -115,54 +115,54 @@ def test_a_changed_or_removed_record_is_detected(audit: Audit, path: Path, state
 # -- full disk and locked database -----------------------------------------------------------------------------
 
 
-def fill(audit: Audit) -> None:
+def fill(audit: Audit, connection: Database) -> None:
     """Leave no room for one more record."""
-    pages = audit._database.execute("PRAGMA page_count").fetchone()[0]
-    audit._database.execute(f"PRAGMA max_page_count = {pages}")
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
     with suppress(AuditUnavailable):
         for _ in range(1000):
             audit.begin(KEY, "python", "fills the last page")
         pytest.fail("there was room without end")
 
 
-def make_room(audit: Audit) -> None:
-    audit._database.execute(f"PRAGMA max_page_count = {2**30}")
+def make_room(connection: Database) -> None:
+    connection.execute(f"PRAGMA max_page_count = {2**30}")
 
 
-def test_a_full_disk_refuses_executions_and_delays_end_records(audit: Audit) -> None:
+def test_a_full_disk_refuses_executions_and_delays_end_records(audit: Audit, connections: list[Database]) -> None:
     executions = [audit.begin(KEY, "python", "1") for _ in range(3)]
-    fill(audit)
+    fill(audit, connections[0])
     before = sum(1 for _ in audit.records())
     for execution in executions:
         audit.end(execution, OK)
     with pytest.raises(AuditUnavailable):
         audit.begin(KEY, "python", "2")
     assert sum(1 for _ in audit.records()) == before
-    make_room(audit)
+    make_room(connections[0])
     again = audit.begin(KEY, "python", "3")
     found = [(record.execution, type(record.what)) for record in audit.records()][before:]
     assert found == [*((execution, End) for execution in executions), (again, Begin)]
 
 
-def test_ends_that_wait_are_written_when_the_gateway_stops(path: Path) -> None:
+def test_ends_that_wait_are_written_when_the_gateway_stops(path: Path, connections: list[Database]) -> None:
     audit = Audit(path)
     execution = audit.begin(KEY, "python", "1")
-    fill(audit)
+    fill(audit, connections[0])
     open_ones = sum(account.end is None for account in audit.latest(2000))
     audit.end(execution, OK)
     assert sum(account.end is None for account in audit.latest(2000)) == open_ones
-    make_room(audit)
+    make_room(connections[0])
     audit.close()
     assert [record.what for record in read(path)][-1] == OK
 
 
-def test_a_full_disk_and_its_end_are_logged_once(audit: Audit) -> None:
+def test_a_full_disk_and_its_end_are_logged_once(audit: Audit, connections: list[Database]) -> None:
     with structlog.testing.capture_logs() as logs:
-        fill(audit)
+        fill(audit, connections[0])
         for _ in range(10):
             with pytest.raises(AuditUnavailable):
                 audit.begin(KEY, "python", "1")
-        make_room(audit)
+        make_room(connections[0])
         for _ in range(10):
             audit.begin(KEY, "python", "1")
     assert [entry["log_level"] for entry in logs] == ["error", "info"]

@@ -17,7 +17,7 @@ from kernel_gateway.identity.keystore import KeyStore
 from sessions.model.errors import LedgerUnavailable
 from sessions.providers.store import ProviderStore
 from sessions.store.audit import Audit
-from sessions.store.database import DatabaseUnusable, open_database, open_or_replace, saving
+from sessions.store.database import Database, DatabaseUnusable, open_database, open_or_replace, saving
 from sessions.store.ledger import Ledger
 from sessions.store.reserve import RESERVE, Reserve
 from sessions.store.templates import Templates
@@ -38,12 +38,15 @@ SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER)"
 
 
 @pytest.mark.parametrize("store", STORES.values(), ids=STORES)
-def test_every_store_opens_its_database_in_the_same_way(store: Any, tmp_path: Path) -> None:
+def test_every_store_opens_its_database_in_the_same_way(
+    store: Any, tmp_path: Path, connections: list[Database]
+) -> None:
     umask = os.umask(0)
     try:
         opened = store(tmp_path)
         asked = ("journal_mode", "synchronous", "wal_autocheckpoint", "busy_timeout")
-        found = [opened._database.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+        (connection,) = connections
+        found = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
         assert found == ["wal", 1, 65_536, 500]
         files = {file.name: file.stat().st_mode & 0o777 for file in tmp_path.iterdir()}
         assert len(files) >= 3

@@ -114,15 +114,16 @@ WITHOUT_INDEX = f"{WITHOUT_PLACES}; ALTER TABLE ended ADD COLUMN place TEXT NOT 
 
 
 @pytest.mark.parametrize("earlier", ["", WITHOUT_PLACES, WITHOUT_INDEX], ids=["new", "without places", "without index"])
-def test_the_last_end_of_a_place_is_found_by_an_index(path: Path, earlier: str) -> None:
+def test_the_last_end_of_a_place_is_found_by_an_index(path: Path, connections: list[Database], earlier: str) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.executescript(earlier)
     ledger, asked = Ledger(path), list[str]()
-    ledger._database.set_trace_callback(asked.append)
+    (connection,) = connections
+    connection.set_trace_callback(asked.append)
     ledger.last_end_at("acme", "/home/ada")
-    ledger._database.set_trace_callback(None)
+    connection.set_trace_callback(None)
     (search,) = asked
-    plan = [detail for *_, detail in ledger._database.execute(f"EXPLAIN QUERY PLAN {search}")]
+    plan = [detail for *_, detail in connection.execute(f"EXPLAIN QUERY PLAN {search}")]
     assert plan == ["SEARCH ended USING INDEX ended_at (tenant=? AND place=?)"]  # and no sorting
     ledger.close()
 
@@ -204,15 +205,15 @@ def test_idempotency_keys_are_kept_until_their_session_ends(path: Path) -> None:
     second.close()
 
 
-def full(ledger: Ledger) -> None:
+def full(connection: Database) -> None:
     """Let the database grow no more, as on a full disk."""
-    pages = ledger._database.execute("PRAGMA page_count").fetchone()[0]
-    ledger._database.execute(f"PRAGMA max_page_count = {pages}")
+    pages = connection.execute("PRAGMA page_count").fetchone()[0]
+    connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
-def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path) -> None:
+def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path, connections: list[Database]) -> None:
     ledger = Ledger(path)
-    full(ledger)
+    full(connections[0])
 
     def fill() -> None:
         for number in range(1000):
@@ -227,14 +228,14 @@ def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path) -> None:
     ledger.close()
 
 
-def test_an_end_that_cannot_be_written_raises_nothing(path: Path) -> None:
+def test_an_end_that_cannot_be_written_raises_nothing(path: Path, connections: list[Database]) -> None:
     ledger = Ledger(path)
     ledger.keep(SESSION)
-    ledger._database.execute("PRAGMA query_only = 1")
+    connections[0].execute("PRAGMA query_only = 1")
     ledger.end(KEY, "x")
     ledger.end_sandbox(KEY)
     assert ledger.sessions() == [SESSION]
-    ledger._database.execute("PRAGMA query_only = 0")
+    connections[0].execute("PRAGMA query_only = 0")
     ledger.end(KEY, "x")
     assert ledger.sessions() == []
     ledger.close()

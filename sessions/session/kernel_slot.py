@@ -146,7 +146,7 @@ class KernelSlot:
         self._state = state
 
     def announce(self, change: StateChange, reason: str | None) -> None:
-        """Set what the next execution reports about the variables."""
+        """Set the state of the variables that the next execution reports."""
         self.notice = replace(self.notice, change=change, reason=reason)
 
     def become_idle(self) -> None:

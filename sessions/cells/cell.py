@@ -57,7 +57,7 @@ class Cell:
         self._idle = False
         self._output_seen = False  # whether a message of the cell has arrived on iopub
         self._shell_loss = False  # whether a message on shell may be lost
-        self._asking = False  # whether a request to the kernel shows soon if the reply is lost
+        self._asking = False  # whether a later request was sent, whose answer shows that the reply is lost
         self._interrupted = False
         self._awaits_end = False  # whether the kernel has ended; `kernel_gone` is called later
         #: why the gateway stopped the cell. None means that it did not.

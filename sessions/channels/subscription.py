@@ -137,14 +137,14 @@ class Subscription:
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not read. After `drop_unread`, the message about the cut does not count."""
+        """Bytes that the client has not read. After `drop_unread`, its own message does not count."""
         counts = len(self._backlog) > 1 or not self._was_cut
         return self._backlog.sending + (self._backlog.size if counts else 0)
 
     def drop_unread(self) -> None:
         """Drop all unread messages, and disconnect the client. If it returns, it is told that output was left out.
 
-        Messages after the cut are kept for the client's return. A later cut drops them, too.
+        Later messages are kept for the client's return. Another call drops them, too.
         """
         is_connected = self.attached and not self._was_cut
         self._drop_all()

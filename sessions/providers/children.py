@@ -147,7 +147,7 @@ async def _reap(process: asyncio.subprocess.Process, mark: str, streams: Sequenc
 
 
 def kill(mark: str, session: int | None = None) -> None:
-    """Kill all processes with the mark, and all of a session, which finds those with a cleared environment too.
+    """Kill all processes that have the mark in their environment, and all processes of a session.
 
     A process that made its own session *and* cleared its environment is not found.
     """

@@ -25,13 +25,13 @@ class Pausable(Protocol):
     spec: SandboxSpec
 
     def amend(self, **changes: Any) -> None:
-        """Change fields of its spec."""
+        """Change fields of the sandbox's spec."""
 
     def age(self) -> float:
         """Return the seconds since the sandbox was made."""
 
     def sessions(self) -> Sequence[Session]:
-        """Return its sessions."""
+        """Return the sandbox's sessions."""
 
 
 class Pausing:

@@ -81,7 +81,7 @@ class Executions:
             execution.handle(message, event)
 
     def shell_lost(self, kernel: Kernel) -> None:
-        """Let the kernel's cells ask for their replies: a message that the kernel sent on shell may be lost."""
+        """Let the kernel's cells check whether their reply is lost: the kernel may have lost a message on shell."""
         for execution in self._on(kernel):
             execution.shell_lost()
 

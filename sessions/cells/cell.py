@@ -55,11 +55,11 @@ class Cell:
         self._started_at = self._ended_at = self._loop.time()
         self._reply: Mapping[str, Any] | None = None
         self._idle = False
-        self._heard = False  # whether a message of the cell has arrived on iopub
+        self._output_seen = False  # whether a message of the cell has arrived on iopub
         self._shell_loss = False  # whether a message on shell may be lost
-        self._asking = False  # whether a request to the kernel shows soon if the reply is lost
+        self._asking = False  # whether a later request was sent, whose answer shows that the reply is lost
         self._interrupted = False
-        self._gone = False  # whether the kernel has ended; `kernel_gone` is called later
+        self._awaits_end = False  # whether the kernel has ended; `kernel_gone` is called later
         #: why the gateway stopped the cell. None means that it did not.
         self._stopped: SessionError | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -82,7 +82,7 @@ class Cell:
 
     def published(self, message: Message) -> None:
         """Take an iopub message of this cell."""
-        self._heard = True
+        self._output_seen = True
         if message.type != "status" or self.status is not None:
             return
         self._idle = message.content.get("execution_state") == "idle"
@@ -109,7 +109,7 @@ class Cell:
 
     def await_end(self) -> None:
         """Wait until `kernel_gone` is called: the kernel has ended, but the state of the variables is not known yet."""
-        self._gone = True
+        self._awaits_end = True
         self.returned.set()
         self.cancel_timers()
 
@@ -155,7 +155,7 @@ class Cell:
             async with asyncio.timeout(self._timeouts.proof):
                 await self.kernel.connection.ready()
         except TimeoutError:
-            if self.status is None and not self._heard:
+            if self.status is None and not self._output_seen:
                 # No message has arrived on iopub: the channel is broken, and later output would be lost silently.
                 await self.kernel.kill(KernelDied("the kernel's output channel no longer works"))
                 return  # the kernel's end ends the cell
@@ -223,7 +223,7 @@ class Cell:
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
 
     def _unless_ended(self, check: Callable[[], None]) -> None:
-        if self.status is None and not self._gone:
+        if self.status is None and not self._awaits_end:
             check()
 
     def cancel_timers(self) -> None:

@@ -114,7 +114,7 @@ class Execution(Cell):
         #: the request's message id
         self.id = ""
         #: set when no client reads the events any more
-        self.left = asyncio.Event()
+        self.client_left = asyncio.Event()
         #: the number of the last event that the client got
         self.number = 0
         self._transcript = transcript

@@ -124,14 +124,14 @@ class Attempt:
         self.number = seen
         self._events: list[bytes] = []
         self._next = 0
-        self._turn_to_kept()
+        self._continue_with_kept()
 
     @property
     def gap(self) -> bool:
         """Whether the client cannot get all events. The result still has all outputs."""
         return self._missed or (self._run.execution is not None and self._run.execution.gap)
 
-    def _turn_to_kept(self) -> None:
+    def _continue_with_kept(self) -> None:
         """Continue with the list of events that are kept now. If the next event was dropped, skip all these events."""
         if self.number < self._run.dropped:
             self._missed = True
@@ -162,7 +162,7 @@ class Attempt:
                 if event["type"] != "input_request" or self._run.asks(self.number):
                     yield event
             if self._events is not self._run.events:
-                self._turn_to_kept()
+                self._continue_with_kept()
                 continue
             if self._run.over:
                 return

@@ -31,15 +31,15 @@ SEEN_MAX = 4096
 class PendingRequests:
     """The pending requests of one session."""
 
-    def __init__(self, rules: Rules, tell: Callable[[Message], None]) -> None:
+    def __init__(self, rules: Rules, deliver: Callable[[Message], None]) -> None:
         """Begin empty.
 
         Args:
             rules: for the cells.
-            tell: called with each message that the gateway sends in place of the kernel.
+            deliver: called with each message that the gateway sends in place of the kernel.
         """
         self._rules = rules
-        self._tell = tell
+        self._deliver = deliver
         self._kernel: Kernel | None = None
         self._admitted = ExitStack()
         self._requests: dict[str, PendingRequest] = {}
@@ -135,7 +135,7 @@ class PendingRequests:
         if cell.stopped:
             return
         text = f"\n[kernel-gateway {error.code}: {error.message}]\n"
-        self._tell(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, cell.header))
+        self._deliver(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, cell.header))
         cell.stop(error, error)
 
     def expire(self, cell: ChannelCell) -> None:
@@ -145,7 +145,7 @@ class PendingRequests:
 
     def miss_reply(self, cell: ChannelCell) -> None:
         """Send the reply that the kernel should have sent."""
-        self._tell(gateway_message("shell", "execute_reply", {"status": "aborted"}, cell.header))
+        self._deliver(gateway_message("shell", "execute_reply", {"status": "aborted"}, cell.header))
 
     def not_sent(self, request: PendingRequest) -> None:
         """Forget a request that could not be sent."""
@@ -206,7 +206,7 @@ class PendingRequests:
         for request in pending:
             *published, reply = refusal("shell", request.header, cause)
             for message in published:
-                self._tell(message)
+                self._deliver(message)
             request.client.enqueue(reply)
             if request.cell is not None:
                 request.cell.kernel_gone(cause)

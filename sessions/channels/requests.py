@@ -20,7 +20,7 @@ class PendingRequest:
     id: str
     type: str
     size: int
-    #: whether the kernel runs it in a subshell
+    #: whether the kernel runs the request in a subshell
     in_subshell: bool = False
     #: code of an execute request; None for other requests
     code: Code | None = None

@@ -123,7 +123,7 @@ class Subscription:
         #: whether no more messages are accepted
         self._closed = False
         #: whether unread messages were dropped, and the client was disconnected for that
-        self._cut = False
+        self._was_cut = False
         self._news = asyncio.Event()
 
     @property
@@ -137,18 +137,18 @@ class Subscription:
 
     @property
     def unread(self) -> int:
-        """Bytes that the client has not read. After `drop_unread`, the message about the cut does not count."""
-        counts = len(self._backlog) > 1 or not self._cut
+        """Bytes that the client has not read. After `drop_unread`, its own message does not count."""
+        counts = len(self._backlog) > 1 or not self._was_cut
         return self._backlog.sending + (self._backlog.size if counts else 0)
 
     def drop_unread(self) -> None:
         """Drop all unread messages, and disconnect the client. If it returns, it is told that output was left out.
 
-        Messages after the cut are kept for the client's return. A later cut drops them, too.
+        Later messages are kept for the client's return. Another call drops them, too.
         """
-        is_connected = self.attached and not self._cut
+        is_connected = self.attached and not self._was_cut
         self._drop_all()
-        self._cut = self._lag.gap = True
+        self._was_cut = self._lag.gap = True
         self._append(gateway_message("iopub", "stream", {"name": "stderr", "text": _LEFT_OUT}))
         if is_connected:
             self._disconnect()
@@ -216,7 +216,7 @@ class Subscription:
         if self._heir is not None:
             self._heir.put_back(message)
             return
-        if self._cut:
+        if self._was_cut:
             return
         self._backlog.put_back(message)
         self._lag.largest = max(self._lag.largest, cost(message))

@@ -43,7 +43,7 @@ class MemoryObserver(Protocol):
 
 @dataclass(slots=True)
 class _Asleep:
-    """A kernel that sleeps, and what became of the attempts to wake it."""
+    """A kernel that sleeps, and the result of the attempts to wake it."""
 
     image: SleepImage
     info: ConnectionInfo

@@ -56,7 +56,7 @@ class Stage(StrEnum):
 Report = Callable[[Operation, Mapping[Stage, float]], None]
 
 
-class Duration(Protocol):
+class ReportDuration(Protocol):
     """Takes the seconds of one piece of work, and whether it succeeded."""
 
     def __call__(self, seconds: float, *, succeeded: bool) -> None:
@@ -103,7 +103,7 @@ def measured(operation: Operation, report: Report) -> Iterator[None]:
 
 
 @contextmanager
-def timed(clock: Callable[[], float], report: Duration) -> Iterator[None]:
+def timed(clock: Callable[[], float], report: ReportDuration) -> Iterator[None]:
     """Report how long the block took, also if it failed.
 
     Args:

@@ -10,7 +10,7 @@ from sessions.model.errors import OutOfMemory
 from sessions.model.values import ExecutionResult, Status
 from sessions.programs.program import Ending, Outcome, Returned
 
-#: a shell's exit codes for a program that ran too long, and for one that was killed
+#: exit codes of a shell for a program that ran too long, and for a program that was killed
 TIMED_OUT, KILLED = 124, 137
 
 

@@ -27,7 +27,7 @@ from sessions.model.errors import (
 )
 from sessions.programs.program import Ending, Outcome
 from sessions.providers.base import Config
-from sessions.providers.results import ended, plain, timed_out
+from sessions.providers.results import ended, timed_out, without_colours
 from sessions.providers.wrapping import Wrapped
 
 log = structlog.get_logger()
@@ -198,4 +198,6 @@ def _text(reply: Mapping[str, Any], items: list[Any], name: str) -> str:
 
 def _traceback(item: Mapping[str, Any]) -> str:
     lines = item.get("traceback")
-    return plain("\n".join(map(str, lines)) if isinstance(lines, list) and lines else str(item.get("text", "")))
+    return without_colours(
+        "\n".join(map(str, lines)) if isinstance(lines, list) and lines else str(item.get("text", ""))
+    )

@@ -1,4 +1,4 @@
-"""Aliyun's AgentRun code interpreter, through its own SDK; or another service with its protocol, like this gateway.
+"""Programs in Aliyun's AgentRun, or in another service with AgentRun's protocol, such as this gateway. Uses its SDK.
 
 The SDK may read more options, a security token for example, from its own environment variables (`AGENTRUN_*`). The
 configuration has precedence over them.

@@ -18,11 +18,11 @@ from sessions.model.tasks import shielded, spawn
 #: environment variable that marks the processes of one instance
 MARK = "KERNEL_GATEWAY_LOCAL"
 #: seconds to read the output that the program wrote before its end
-_LAST_WORDS = 1.0
+_OUTPUT_TIMEOUT = 1.0
 #: index of the process's session id (of `setsid`) in its status
 _SESSION = 3
 #: maximum number of searches: a later search finds processes that were created during an earlier search
-_LOOKS = 20
+_SEARCHES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +141,17 @@ async def _reap(process: asyncio.subprocess.Process, mark: str, streams: Sequenc
     await asyncio.to_thread(kill, mark, process.pid)
     await process.wait()
     # A process that was not found may still hold a pipe.
-    await asyncio.wait([stream.ended for stream in streams], timeout=_LAST_WORDS)
+    await asyncio.wait([stream.ended for stream in streams], timeout=_OUTPUT_TIMEOUT)
     for stream in streams:
         stream.close()
 
 
 def kill(mark: str, session: int | None = None) -> None:
-    """Kill all processes with the mark, and all of a session, which finds those with a cleared environment too.
+    """Kill all processes that have the mark in their environment, and all processes of a session.
 
     A process that made its own session *and* cleared its environment is not found.
     """
-    for _ in range(_LOOKS):
+    for _ in range(_SEARCHES_MAX):
         found = [pid for pid in pids() if _belongs(pid, mark.encode(), session)]
         if not found:
             return

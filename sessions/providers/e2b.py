@@ -1,4 +1,4 @@
-"""E2B's sandboxes, through its own SDK; or those of your own server that speaks E2B's protocol.
+"""Programs in E2B's sandboxes, or in sandboxes of another server with E2B's protocol. Uses E2B's own SDK.
 
 Source: `e2b-code-interpreter` 2.11. The SDK may read more options, a proxy for example, from its own environment
 variables (`E2B_*`). The configuration has precedence over them.

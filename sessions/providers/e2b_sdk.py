@@ -23,7 +23,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.programs.program import Artifact, Ending, Outcome
-from sessions.providers.results import ended, plain
+from sessions.providers.results import ended, without_colours
 from sessions.providers.wrapping import Wrapped
 
 T = TypeVar("T")
@@ -87,7 +87,7 @@ def outcome(program: Wrapped | None, execution: Any, seconds: float) -> Outcome:
         done = ended(answer, stdout, stderr, seconds)
         return done if done.exit_code else replace(done, artifacts=tuple(_images(execution.results)))
     if error is not None:
-        trace = plain(error.traceback or f"{error.name}: {error.value}")
+        trace = without_colours(error.traceback or f"{error.name}: {error.value}")
         return Outcome(Ending.ERROR, stdout, f"{stderr}{trace}\n", 1, duration=seconds)
     if program is None:
         return Outcome(Ending.OK, stdout, stderr, 0, duration=seconds)

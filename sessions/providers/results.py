@@ -103,6 +103,6 @@ def timed_out(stdout: str, stderr: str, seconds: float) -> Outcome:
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
 
-def plain(text: str) -> str:
+def without_colours(text: str) -> str:
     """Remove the colours from a notebook's traceback."""
     return _COLOURS.sub("", text)

@@ -1,4 +1,4 @@
-"""Our own kernels: those of this gateway, or those of another one (or RAGFlow's executor) by its URL."""
+"""Programs in kernels of this gateway, or of another gateway (or RAGFlow's executor), which its URL names."""
 
 from __future__ import annotations
 

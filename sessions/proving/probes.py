@@ -17,7 +17,7 @@ _MIB = 1024**2
 
 
 def reached(targets: list[list], seconds: float = 2.0) -> list[list]:  # type: ignore[type-arg]  # JSON
-    """Return each `[host, port]` that accepts a TCP connection. All are tried at once: a silent one takes `seconds`."""
+    """Return each `[host, port]` that accepts a TCP connection. All are tried at once, for at most `seconds`."""
     with ThreadPoolExecutor(max_workers=len(targets) + 1) as threads:
         answers = list(threads.map(lambda target: _accepts(target[0], target[1], seconds), targets))
     return [target for target, answer in zip(targets, answers, strict=True) if answer]
@@ -32,7 +32,7 @@ def _accepts(host: str, port: int, seconds: float) -> bool:
 
 
 def reaches_itself() -> bool:
-    """Return whether a connection to a port of its own is found: the control of `reached`."""
+    """Return whether this process reaches a port of its own. This is the control of `reached`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         target = ["127.0.0.1", listener.getsockname()[1]]
         return reached([target]) == [target]
@@ -66,7 +66,7 @@ def filled(folder: str, limit: int) -> list:  # type: ignore[type-arg]  # JSON
     place.mkdir()
     for number in range(limit):
         try:
-            # without a buffer: what does not fit would be lost when the file is closed
+            # without a buffer: an error for data that does not fit would come only when the file is closed
             with (place / str(number)).open("wb", buffering=0) as file:
                 if file.write(b"x" * _MIB) < _MIB:
                     return [number, "ENOSPC"]

@@ -20,7 +20,7 @@ from sessions.session.states import State
 _MIB = 1024**2
 #: disk of the workspace that is filled, unless sessions have less
 _DISK = 32 * _MIB
-#: a disk is larger than its limit by one part in so many, for tables of the file system, which may take less
+#: a workspace may hold 1/_TABLES more than its limit: this part is for tables of the file system, which may take less
 _TABLES = 16
 #: seconds for which a kernel is frozen
 _FROZEN = 1.5

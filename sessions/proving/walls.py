@@ -31,7 +31,7 @@ async def proof(ground: Ground) -> str:
 
 
 async def host(ground: Ground) -> str:
-    """A kernel reaches no port of the host, at its address on the kernels' network or another one."""
+    """A kernel reaches no port of the host, neither at the host's address on the kernels' network nor at another."""
     kernel = (await ground.container("main")).connection_info.ip
     with closing(socket.create_server(("0.0.0.0", 0))) as listener:  # noqa: S104 - like any service of the host
         port = listener.getsockname()[1]
@@ -99,7 +99,7 @@ async def image(ground: Ground) -> str:
 
 
 async def privileges(ground: Ground) -> str:
-    """A kernel's user is not root, and has no capability, nor can it get one."""
+    """A kernel's user is not root, has no capability, and can get none."""
     found = await ground.probe("main", probes.privileges)
     if os.geteuid() == 0 and not probes.privileges()["CapBnd"]:
         raise Refused("root of this machine has no capability either, so this shows nothing")

@@ -25,13 +25,13 @@ class Pausable(Protocol):
     spec: SandboxSpec
 
     def amend(self, **changes: Any) -> None:
-        """Change fields of its spec."""
+        """Change fields of the sandbox's spec."""
 
     def age(self) -> float:
         """Return the seconds since the sandbox was made."""
 
     def sessions(self) -> Sequence[Session]:
-        """Return its sessions."""
+        """Return the sandbox's sessions."""
 
 
 class Pausing:
@@ -101,13 +101,9 @@ class Pausing:
             ConnectionFailed: when the engine refuses; the sandbox is still paused.
             LedgerUnavailable: when the end of the pause cannot be recorded.
         """
-        await self.thaw()
-        self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
-
-    async def thaw(self) -> None:
-        """Let the containers continue, but still no client. If a pause has just begun, wait until it is complete."""
-        async with self._turn:
+        async with self._turn:  # after a pause that has just begun
             await self._change_containers(lambda container: container.resume())
+        self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
 
     async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""

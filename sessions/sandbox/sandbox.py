@@ -197,9 +197,8 @@ class Sandbox(Owner):
         if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
         if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:
-            await (
-                self.ensure_container()
-            )  # only the container of a session preserves the workspace now, and it may end at any time
+            # Only the container of a session preserves the workspace now, and it may end at any time.
+            await self.ensure_container()
 
     # -- its sessions ---------------------------------------------------------------------------------------
 

@@ -81,7 +81,7 @@ class Executions:
             execution.handle(message, event)
 
     def shell_lost(self, kernel: Kernel) -> None:
-        """Let the kernel's cells ask for their replies: a message that the kernel sent on shell may be lost."""
+        """Let the kernel's cells check whether their reply is lost: the kernel may have lost a message on shell."""
         for execution in self._on(kernel):
             execution.shell_lost()
 
@@ -178,7 +178,7 @@ class Executions:
         try:
             yield execution
         finally:
-            execution.left.set()
+            execution.client_left.set()
             if execution.status is None:
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
@@ -217,9 +217,8 @@ class Executions:
         """Release the turn when the cell has ended, even if its client leaves earlier or does not leave."""
         async with held:
             result = await execution.result()
-            await set_within(
-                execution.left, self._services.timeouts.answer
-            )  # the client gets its answer before the slower record is written
+            # The client gets its answer before the slower record is written.
+            await set_within(execution.client_left, self._services.timeouts.answer)
             await self._variables.reset(execution.kernel, execution.request.env)
             del self._running[execution.id]
             self._slot.become_idle()
@@ -245,9 +244,8 @@ class Executions:
             take: takes over and returns the kernel. It returns None if there is no kernel to continue with.
         """
         async with AsyncExitStack() as turn:
-            await turn.enter_async_context(
-                self._turn.lock
-            )  # an execution that holds the turn now fails, because there is no kernel yet
+            # An execution that holds the turn now fails, because there is no kernel yet.
+            await turn.enter_async_context(self._turn.lock)
             kernel = await take()
             if kernel is None:
                 return

@@ -146,7 +146,7 @@ class KernelSlot:
         self._state = state
 
     def announce(self, change: StateChange, reason: str | None) -> None:
-        """Set what the next execution reports about the variables."""
+        """Set the state of the variables that the next execution reports."""
         self.notice = replace(self.notice, change=change, reason=reason)
 
     def become_idle(self) -> None:
@@ -224,7 +224,7 @@ class KernelSlot:
     async def _start_kernel(self, replacement: Replacement) -> None:
         try:
             with self._measured(replacement):
-                await self._acquire(replacement)
+                await self._start_and_install(replacement)
         except BaseException:
             if self.state is State.STARTING:
                 self.move(State.DEAD if self._sleeper.image is None else State.ASLEEP)
@@ -239,7 +239,7 @@ class KernelSlot:
             return measured(Operation.BRANCH, observer.stages)
         return nullcontext()
 
-    async def _acquire(self, replacement: Replacement) -> None:
+    async def _start_and_install(self, replacement: Replacement) -> None:
         before, start = self.launch, replacement.start or self._first_start
         kernel, woken = (await start(before), False) if start else await self._wake_or_begin(before)
         notice = replace(self.notice, incarnation=self.notice.incarnation + (not woken))

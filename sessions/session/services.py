@@ -91,9 +91,9 @@ class SessionServices:
     waiting: Callable[[str, int], bool]
     #: which tenants may reach listed hosts
     egress: EgressTenants = field(default_factory=EgressTenants)
-    #: bounds what all sessions keep of their cells
+    #: bounds the bytes that all sessions keep of their cells
     kept: KeptBytes = field(default_factory=KeptBytes)
-    #: bounds what the channel clients of all sessions have not read
+    #: bounds the bytes that the channel clients of all sessions have not read
     unread: KeptBytes = field(default_factory=KeptBytes)
     #: shares out the event loop among the messages of all kernels
     loop_time: LoopTime = field(default_factory=LoopTime)

@@ -160,7 +160,7 @@ class Session(Owner):
         self._executions.received(message)
 
     def missed(self, kernel: Kernel) -> None:
-        """Let the kernel's cells ask for their replies: a message that the kernel sent on shell may be lost."""
+        """Let the kernel's cells check whether their reply is lost: the kernel may have lost a message on shell."""
         self._executions.shell_lost(kernel)
 
     def disconnected(self, cause: SessionError) -> None:

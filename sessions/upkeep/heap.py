@@ -16,8 +16,8 @@ _trim = getattr(_library, "malloc_trim", None)
 _option = getattr(_library, "mallopt", None)
 #: options of `mallopt`. Source: malloc.h of glibc
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4
-#: bytes at the end of the heap from which free memory is returned at once. Most of them have no page: orjson asks for
-#: twelve times the size of what it reads, and uses a part.
+#: free bytes that the library may keep at the end of the heap. Most of them take no memory: orjson asks for twelve
+#: times the size of a text, and uses only a part of that.
 KEPT = 1024**3
 
 

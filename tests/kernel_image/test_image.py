@@ -60,7 +60,7 @@ USES = {
     "make": "printf 'all:\n\techo made' | make -f - | grep made",
     "mogrify": "convert -size 9x9 xc:red m.png; mogrify -resize 5x5 m.png; file m.png | grep '5 x 5'",
     "neato": "echo 'graph { a -- b }' | neato -Tsvg | grep '<svg'",
-    "node": """[ $(node -e 'console.log(require("fs").readFileSync("table").length)') = 8 ]""",
+    "node": """node -e 'process.stdout.write(require("fs").readFileSync("table"))' | cmp - table""",
     "pandoc": "echo '# Title' | pandoc -o a.docx; pandoc a.docx -t markdown | grep '# Title'",
     "patch": "printf '1c1\n< a 1\n---\n> c 1\n' | patch -o patched table; grep 'c 1' patched",
     "pdfinfo": f"{PDF}; pdfinfo page.pdf | grep 'Pages:.*1'",

@@ -71,7 +71,8 @@ async def accounted(
             account.ends(Status.DIED, failure)
             raise
         except BaseException:
-            account.ends(Status.INTERRUPTED)
+            if account.end is None:
+                account.ends(Status.INTERRUPTED)
             raise
         finally:
             services.journal.ended(key, execution_id, request, account.end)

@@ -138,7 +138,7 @@ async def test_an_unreachable_kernel_is_ended_and_reported_once(world: World, se
 def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """What watchdogs are told of channels that are lost, and back."""
     told: list[tuple[str, str]] = []
-    lost, back = Watchdog.lost, Watchdog.back
+    lost, back = Watchdog.disconnected, Watchdog.reconnected
 
     def note_lost(watchdog: Watchdog, channel: str) -> None:
         told.append(("lost", channel))
@@ -148,8 +148,8 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         told.append(("back", channel))
         back(watchdog, channel)
 
-    monkeypatch.setattr(Watchdog, "lost", note_lost)
-    monkeypatch.setattr(Watchdog, "back", note_back)
+    monkeypatch.setattr(Watchdog, "disconnected", note_lost)
+    monkeypatch.setattr(Watchdog, "reconnected", note_back)
     return told
 
 

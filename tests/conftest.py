@@ -23,7 +23,6 @@ from xdist.remote import Producer
 
 from sessions.backends.docker.engine.engine import connect
 from sessions.kernels import sockets
-from sessions.model import tasks
 from sessions.model.errors import SessionError
 from tests.fakes import FakeBackend, World, world_over
 from tests.figures import FIGURES
@@ -63,7 +62,7 @@ async def nothing_left() -> AsyncIterator[None]:
     with structlog.testing.capture_logs() as logs:
         yield
         await _quiet(len(before))
-    assert [task.get_name() for task in tasks._running] == []
+    assert [task.get_name() for task in _other_tasks()] == []
     after = _descriptors()
     more = {number: what for number, what in after.items() if before.get(number) != what}
     assert len(after) <= len(before), (more, [thread.name for thread in threading.enumerate()])
@@ -71,10 +70,14 @@ async def nothing_left() -> AsyncIterator[None]:
     assert [entry for entry in logs if entry["log_level"] == "error"] == []
 
 
+def _other_tasks() -> set[asyncio.Task[Any]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
 async def _quiet(descriptors: int) -> None:
     """Wait for libzmq's own threads, and for tasks that are about to end."""
     for _ in range(1000):
-        if not tasks._running and len(_descriptors()) <= descriptors:
+        if not _other_tasks() and len(_descriptors()) <= descriptors:
             return
         await asyncio.sleep(0.01)
 

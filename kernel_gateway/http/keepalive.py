@@ -29,7 +29,7 @@ async def with_keepalive(events: AsyncIterable[T], seconds: float) -> AsyncGener
                 yield None
             elif (event := upcoming.result()) is not None:
                 yield event
-                upcoming = spawn(_next(coming), "next event")  # only now: while it is sent, an event needs its number
+                upcoming = spawn(_next(coming), "next event")  # only now: fetching the next event changes the number
             else:
                 return
     finally:

@@ -17,7 +17,7 @@ import structlog
 from docker.errors import APIError
 
 from sessions.backends.abilities import Ability
-from sessions.backends.base import Launch, no_op
+from sessions.backends.base import Launch
 from sessions.backends.docker.container import containers
 from sessions.backends.docker.container.cleanup import delete_volumes
 from sessions.backends.docker.container.handle import DockerHandle
@@ -66,7 +66,7 @@ class DockerBackend:
         self.isolation = f"docker with {settings.runtime}" + (
             " (gVisor)" if settings.runtime != "runc" else " (no gVisor: kernels share the host's kernel)"
         )
-        self.on_proof_needed: Callable[[], None] = no_op
+        self._doubt_listeners: list[Callable[[], None]] = []
         self._engine = Engine()
         self._handles: dict[str, DockerHandle] = {}
         self._starter = Starter(self._engine, settings, self._egress, self._handles, self._doubt)
@@ -101,23 +101,26 @@ class DockerBackend:
         return self._starter.checkpoints.ability
 
     @property
-    def on_restored(self) -> Callable[[bool], None]:
-        """Called after each attempt to restore a kernel from a golden image, with True if it succeeded."""
-        return self._starter.on_restored
-
-    @on_restored.setter
-    def on_restored(self, listener: Callable[[bool], None]) -> None:
-        self._starter.on_restored = listener
-
-    @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
         return self._engine.failing
 
+    def report_doubts(self, listener: Callable[[], None]) -> None:
+        """Call one more listener when a new proof is needed."""
+        self._doubt_listeners.append(listener)
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        """Call one more listener after each attempt to restore a kernel from a golden image."""
+        self._starter.report_restores(listener)
+
     def _doubt(self) -> None:
         """Request a new proof that containers can be started."""
         self._proven = False
-        self.on_proof_needed()
+        self._request_proof()
+
+    def _request_proof(self) -> None:
+        for listener in self._doubt_listeners:
+            listener()
 
     async def prepare(self) -> None:
         """Set up the network and the firewall, and prove that they and the runtime isolate kernels.
@@ -136,7 +139,7 @@ class DockerBackend:
         if stuck:
             self._starter.breaker.close()
         if self._watch is None:
-            self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
+            self._watch = Watch(self.settings.instance, self._handles, self._request_proof)
             self._usage_loops = [
                 spawn(UsageLoop(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
                 spawn(UsageLoop(self._handles, IdleSlowdown()).run(), "rest of kernels"),

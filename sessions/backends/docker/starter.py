@@ -61,8 +61,15 @@ class Starter:
         self.lost = LostContainers(engine)
         #: whether the last proof has found gVisor
         self.gvisor = False
-        #: called after each attempt to restore a kernel, with True if it succeeded
-        self.on_restored: Callable[[bool], None] = lambda _: None
+        self._restore_listeners: list[Callable[[bool], None]] = []
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        """Call one more listener after each attempt to restore a kernel, with True if it succeeded."""
+        self._restore_listeners.append(listener)
+
+    def _report_restore(self, *, succeeded: bool) -> None:
+        for listener in self._restore_listeners:
+            listener(succeeded)
 
     async def start(self, launch: Launch) -> DockerHandle:
         """Start a kernel's container.
@@ -80,13 +87,13 @@ class Starter:
             handle = await self._start(replace(launch, image=image.source), image)
         except (StartFailed, BackendUnavailable) as error:
             self.checkpoints.failed(image, str(error.__cause__ or error))
-            self.on_restored(False)  # noqa: FBT003 - a callback has no names
+            self._report_restore(succeeded=False)
             if isinstance(error, BackendUnavailable):
                 raise
             return await self._start(launch)
         self.checkpoints.succeeded(image)
         mark_restored()
-        self.on_restored(True)  # noqa: FBT003 - as above
+        self._report_restore(succeeded=True)
         handle.preloaded = image.modules
         return handle
 

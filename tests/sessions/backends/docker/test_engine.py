@@ -178,7 +178,7 @@ async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
     backend: DockerBackend, faulty: Proxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     doubts: list[bool] = []
-    backend.on_proof_needed = lambda: doubts.append(True)
+    backend.report_doubts(lambda: doubts.append(True))
     faulty.fail(fault, CREATE)
     for _ in range(FAILURES):
         with pytest.raises(BackendUnavailable):

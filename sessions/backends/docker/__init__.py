@@ -152,13 +152,14 @@ class DockerBackend:
         api, settings = self._engine.api, self.settings
         if (image := require_image(api, settings.image)) != self._image:
             self._proven, self._image = False, image
-        if (group := kernels_group(api)) != self._engine.kernels_group:  # the engine may have another driver now
-            self._proven, self._engine.kernels_group = False, group
+        if self._engine.use_kernels_group(kernels_group(api)):  # the engine may have another driver now
+            self._proven = False
         if not ensure_isolation(api, settings, self._egress):
             self._proven = False
         if not self._proven:
             self._starter.disks.prove()
-            self._starter.gvisor, self.inventory = prove_isolation(api, settings, self._egress)
+            gvisor, self.inventory = prove_isolation(api, settings, self._egress)
+            self._starter.use_runtime(gvisor=gvisor)
             self._proven = True
 
     async def settled(self) -> None:
@@ -178,9 +179,11 @@ class DockerBackend:
             reap, disks = partial(containers.reap, self._engine, self._starter.disks), self._starter.disks
             volumes = await self._engine.call(reap, self._label, set(kernels), workspaces, lane=PREPARE)
             await delete_volumes(self._engine, disks, volumes)
-            adopted = {container: DockerHandle(self._engine, container, info) for container, info in kernels.items()}
+            adopted = {
+                container: DockerHandle(self._engine, container, info, was_running=True)
+                for container, info in kernels.items()
+            }
             for handle in adopted.values():
-                handle.was_running = True
                 spawn(self._starter.forget(handle), "forget container")
             # Handles are registered before the list of running containers is read, so no end of a container is missed.
             self._handles.update(adopted)

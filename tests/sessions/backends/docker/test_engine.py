@@ -106,8 +106,8 @@ async def threads_end() -> None:
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_gives_a_retry_time() -> None:
-    breaker, opened = Breaker(), []
-    breaker.on_open = lambda: opened.append(True)
+    opened: list[bool] = []
+    breaker = Breaker(lambda: opened.append(True))
     for _ in range(FAILURES - 1):
         breaker.failed()
     breaker.answered()

@@ -402,7 +402,7 @@ def walls(monkeypatch: pytest.MonkeyPatch) -> None:
 async def prove_again(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a proof of isolation succeed, in which no container runs."""
     with monkeypatch.context() as patched:
-        patched.setattr(docker_module, "prove_walls", lambda *_: PROVEN)
+        patched.setattr(docker_module, "prove_isolation", lambda *_: PROVEN)
         await backend.prepare()
 
 

@@ -123,11 +123,17 @@ class Service:
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").read_or_make,
         )
-        self.backend.on_restored = self.metrics.pool.restored
+        self.backend.report_restores(self.metrics.pool.restored)
         self.readiness = Readiness(self.backend)
         memory = PromisedMemory(settings.total_memory, settings.share)
-        starts = StartQueue(self.backend, self.readiness, STARTS_AT_ONCE, self.metrics.pool.started, memory=memory)
-        starts.on_stages = self.metrics.pool.stages
+        starts = StartQueue(
+            self.backend,
+            self.readiness,
+            STARTS_AT_ONCE,
+            self.metrics.pool.started,
+            memory=memory,
+            on_stages=self.metrics.pool.stages,
+        )
         self.metrics.pool.promised.set_function(lambda: memory.promised)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
@@ -172,8 +178,8 @@ class Service:
             clock=time.monotonic,
             on_found=self.metrics.pool.strays.inc,
         )
-        self.readiness.after_first_proof = Recovery(
-            self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted
+        self.readiness.run_after_first_proof(
+            Recovery(self.backend, starts, self.registry, self.sandboxes, interrupted=self.audit.interrupted)
         )
         self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)
         self.keystore = KeyStore(self.state_dir)

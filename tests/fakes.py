@@ -33,7 +33,7 @@ from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, no_op
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
@@ -725,8 +725,8 @@ class FakeBackend:
         self.unprepared: SessionError | None = None
         #: why it starts no kernel until the next proof, although the last one has succeeded
         self.refusal: SessionError | None = None
-        self.on_proof_needed: Callable[[], None] = no_op
-        self.on_restored: Callable[[bool], None] = no_op
+        self._doubt_listeners: list[Callable[[], None]] = []
+        self._restore_listeners: list[Callable[[bool], None]] = []
         self.checkpoints = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {"bash": "5.2", "deno": "2.9"})
         self.sleep = FakeSleep(self)
@@ -753,6 +753,22 @@ class FakeBackend:
     def behaves(self, **changes: Any) -> None:
         """Change the behaviour of kernels that are started later."""
         self.behaviour = replace(self.behaviour, **changes)
+
+    def report_doubts(self, listener: Callable[[], None]) -> None:
+        self._doubt_listeners.append(listener)
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        self._restore_listeners.append(listener)
+
+    def doubt(self) -> None:
+        """Report that a new proof is needed."""
+        for listener in self._doubt_listeners:
+            listener()
+
+    def restored(self, *, succeeded: bool) -> None:
+        """Report an attempt to restore a kernel."""
+        for listener in self._restore_listeners:
+            listener(succeeded)
 
     @property
     def kernel(self) -> FakeKernel:
@@ -943,8 +959,9 @@ class World:
         self.readiness = Readiness(backend)
         self.seen = Seen()
         self.memory = PromisedMemory(memory, share)
-        self.starts = StartQueue(backend, self.readiness, starts, self.seen.started, memory=self.memory)
-        self.starts.on_stages = self.seen.stages
+        self.starts = StartQueue(
+            backend, self.readiness, starts, self.seen.started, memory=self.memory, on_stages=self.seen.stages
+        )
         self.pool = Pool(
             backend,
             self.starts,
@@ -990,7 +1007,7 @@ class World:
             on_found=self._found_stray,
         )
         self.recovery = Recovery(backend, self.starts, self.registry, self.sandboxes, interrupted=interrupted)
-        self.readiness.after_first_proof = self.recovery
+        self.readiness.run_after_first_proof(self.recovery)
 
     def _wait(self, tenant: str, count: int) -> bool:
         if count > 0 and self.waiting[tenant] + count > self.most_waiting:

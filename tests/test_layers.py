@@ -329,6 +329,74 @@ def test_dialects_do_not_know_one_another() -> None:
 
 # -- everywhere ------------------------------------------------------------------------------------------------
 
+#: objects of other libraries whose attributes are set, because their libraries want it so
+OF_LIBRARIES = {
+    "kernel_gateway.cli.client_command: parser": "an ArgumentParser, made by `add_parser`",
+    "kernel_gateway.cli.exec_json: parser": "an ArgumentParser, made by `add_parser`",
+    "kernel_gateway.wire.tls: made": "an SSLContext, which takes no options when it is made",
+    "sessions.backends.docker.engine.engine: _call_limits": "a threading.local, which has only attributes",
+    "sessions.kernels.sockets: socket": "a ZMQ socket, whose options are attributes",
+    "sessions.providers.agentrun: logging.getLogger('agentrun-logger')": "a logger, which is switched off so",
+    "sessions.providers.programs.program: module": "a module that is made for the program",
+}
+
+
+def foreign_attributes(tree: ast.AST) -> Iterator[ast.Attribute]:
+    """Yield the attributes that code sets or deletes, if no class in this code declares or sets them as its own."""
+    changed = [
+        node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+    ]
+    own = [node for node in changed if isinstance(node.value, ast.Name) and node.value.id in {"self", "cls"}]
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    fields = {
+        line.target.id
+        for body in bodies
+        for line in body
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    }
+    known = fields | {node.attr for node in own}
+    yield from (node for node in changed if node not in own and node.attr not in known)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "kernel.cut = True",
+        "self.kernel.cut = True",
+        "kernel.count += 1",
+        "kernel.cut: bool = True",
+        "kernel.cut, other = True, 1",
+        "for kernel.cut in cuts: pass",
+        "with opened() as kernel.cut: pass",
+        "del kernel.cut",
+        "class Slot:\n    def f(self): self.kernel = 1; self.kernel.cut = 1",
+    ],
+)
+def test_every_way_to_set_the_attribute_of_another_object_is_found(code: str) -> None:
+    assert [node.attr in {"cut", "count"} for node in foreign_attributes(ast.parse(code))] == [True]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "class Kernel:\n    def f(self): self.cut = True",
+        "class Kernel:\n    cut: bool\ndef f(kernel): kernel.cut = True",
+        "class Kernel:\n    def f(self, other): self.cut = other.cut = True",
+    ],
+)
+def test_a_module_may_set_the_attributes_of_its_own_classes(code: str) -> None:
+    assert not list(foreign_attributes(ast.parse(code)))
+
+
+def test_nobody_sets_the_attributes_of_an_object_whose_class_is_elsewhere() -> None:
+    """The kernel's image is left out: it changes what Jupyter's own classes do."""
+    found = {
+        f"{module}: {ast.unparse(node.value)}"
+        for module in modules("sessions") + modules("kernel_gateway")
+        for node in foreign_attributes(tree_of(module))
+    }
+    assert found == set(OF_LIBRARIES)
+
 
 def _cycle(graph: dict[str, set[str]]) -> list[str]:
     try:

@@ -62,6 +62,8 @@ class Admission:
         self._most_per_address = most_per_address
         self._refused = refused
         self._peers: dict[str, _Peer] = {}
+        #: tenants whose requests occupy connections; the other connections are spare
+        self._occupants: dict[Connection, str] = {}
 
     def admit(self, host: str) -> Connection | None:
         """Return a new connection of a client, or None if there is no room for it.
@@ -108,13 +110,12 @@ class Admission:
             most = self._working.share_of(tenant)
             raise QuotaExceeded(f"at most {most} requests of the tenant at a time", limit="connections", max=most)
         self._working.add(tenant, 1)
-        connection.occupant = tenant
+        self._occupants[connection] = tenant
         self._peers[connection.address].spare.pop(connection, None)
 
     def _release(self, connection: Connection) -> None:
-        if connection.occupant is not None:
-            self._working.add(connection.occupant, -1)
-            connection.occupant = None
+        if (tenant := self._occupants.pop(connection, None)) is not None:
+            self._working.add(tenant, -1)
 
     def _leave(self, connection: Connection) -> None:
         self._release(connection)

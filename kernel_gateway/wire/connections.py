@@ -30,8 +30,6 @@ class Connection:
         self.address = address
         #: tenant of the latest request with a valid key; before such a request, the address
         self.user = address
-        #: tenant whose request occupies the connection; None for a spare connection
-        self.occupant: str | None = None
         self.stream: Stream | None = None
         self.ended = False
         #: True if everything that the client sends is thrown away
@@ -108,7 +106,7 @@ class Connection:
     def attach(self, stream: Stream) -> None:
         """Connect a stream, so that it reports its reads and its end here."""
         self.stream = stream
-        stream.connection = self
+        stream.report_to(self)
 
     def report_read(self, count: int | None) -> int | None:
         """Report a read of the stream.
@@ -138,6 +136,10 @@ class Stream(BaseIOStream):
     """The stream of a connection. It reports each read and its end to the connection."""
 
     connection: Connection
+
+    def report_to(self, connection: Connection) -> None:
+        """Report each later read and the end to a connection."""
+        self.connection = connection
 
     def read_from_fd(self, buf: bytearray | memoryview) -> int | None:
         """Read into `buf`; see `BaseIOStream.read_from_fd`."""

@@ -198,10 +198,6 @@ class Backend(Protocol):
     name: str
     #: description of the isolation between kernels, shown to the operator
     isolation: str
-    #: called when the proof of `prepare` may no longer hold, or may be possible again
-    on_proof_needed: Callable[[], None]
-    #: called after each attempt to restore a kernel from a golden image, with True if it succeeded
-    on_restored: Callable[[bool], None]
 
     @property
     def sleep(self) -> KernelSleep:
@@ -230,6 +226,15 @@ class Backend(Protocol):
     @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
+
+    def report_doubts(self, listener: Callable[[], None]) -> None:
+        """Call one more listener when the proof of `prepare` may no longer hold, or may be possible again."""
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        """Call one more listener after each attempt to restore a kernel from a golden image, with True if it succeeded.
+
+        A backend without golden images never calls it.
+        """
 
     async def prepare(self) -> None:
         """Set up everything that kernels need, and prove the isolation. Called again from time to time.

@@ -119,18 +119,19 @@ class ChannelHub:
             raise InvalidRequest("only the gateway sends such a message", field="msg_type")
         size = sum(map(len, parts)) + sum(map(len, buffers))
         in_subshell = header.get("subshell_id") is not None
-        request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell)
-        if request.type == "execute_request":
+        code: Code | None = None
+        if header["msg_type"] == "execute_request":
             if channel != "shell":  # Python's kernels would also run code on control, uncounted
                 raise InvalidRequest("code runs on the shell channel only", field="channel")
-            request.code = Code.of(parts[3])
+            code = Code.of(parts[3])
+        request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell, code)
         self._requests.add(request)
         try:
             self._kernel.connection.forward(channel, parts, buffers)
         except ConnectionFailed:
             self._requests.not_sent(request)
             raise
-        if request.code is not None and self._loss is not None:
+        if code is not None and self._loss is not None:
             self._report_loss(request, self._loss)
 
     def _report_loss(self, request: PendingRequest, reason: str) -> None:
@@ -143,7 +144,7 @@ class ChannelHub:
         """Forward an answer to `input()` if the kernel has asked. Other answers would stay in the gateway's memory."""
         request = self._requests.with_open_input(subscription)
         if request is not None and self._kernel is not None:
-            request.open_inputs -= 1
+            request.count_answer()
             self._kernel.connection.forward("stdin", parts, buffers)
 
     def interrupt(self) -> bool:
@@ -178,7 +179,7 @@ class ChannelHub:
             self._requests.published(message)
             self._publish(message)
         elif request is not None and message.channel == "stdin":
-            request.open_inputs += 1
+            request.count_question()
             request.client.enqueue(message)
         elif request is not None:
             self._requests.replied(request, message)

@@ -73,7 +73,7 @@ class PendingRequests:
         """Send the answers to a client's requests to another client from now on."""
         for request in self._requests.values():
             if request.client is old:
-                request.client = new
+                request.hand_over(new)
 
     # -- begin and end --------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class PendingRequests:
         if len(self._requests) >= NUMBER_MAX or size > BYTES_MAX:
             raise QuotaExceeded("too many or too large requests wait for this kernel; wait for its answers")
         if request.code is not None and self._kernel is not None:
-            request.cell = self._admit(request, request.code, self._kernel)
+            request.run_as(self._admit(request, request.code, self._kernel))
         self._requests[request.id] = request
         self._seen[request.id] = None
         if len(self._seen) > SEEN_MAX:
@@ -225,7 +225,7 @@ class PendingRequests:
         if cell is not None:
             cell.take_output(message)
         if request is not None and message.content.get("execution_state") == "idle":
-            request.size = 0
+            request.stop_counting()
             if not request.has_reply:
                 self._forget(request)
 

@@ -29,6 +29,26 @@ class PendingRequest:
     #: number of the kernel's questions that the client has not answered
     open_inputs: int = 0
 
+    def count_question(self) -> None:
+        """Count a question of the kernel."""
+        self.open_inputs += 1
+
+    def count_answer(self) -> None:
+        """Count the client's answer to a question of the kernel."""
+        self.open_inputs -= 1
+
+    def run_as(self, cell: ChannelCell) -> None:
+        """Set the cell that runs the request's code."""
+        self.cell = cell
+
+    def hand_over(self, client: Subscription) -> None:
+        """Send the answers to this client from now on."""
+        self.client = client
+
+    def stop_counting(self) -> None:
+        """Count no more bytes, because the kernel has read the request."""
+        self.size = 0
+
     @property
     def has_reply(self) -> bool:
         """Whether the kernel sends a reply besides `idle`. Source: "Messaging in Jupyter", custom messages."""

@@ -224,14 +224,18 @@ class Subscription:
 
     def inherit(self, other: Subscription) -> None:
         """Take the messages of an earlier subscription of the client, and close that subscription."""
-        messages = other._backlog.take_all()
-        other._heir = self
-        other.close()
-        if not other.attached:
-            other.discard()
-        for message in messages:
+        for message in other._hand_over(self):
             self._append(message)
         self._lag.gap = other._lag.gap
+
+    def _hand_over(self, heir: Subscription) -> list[Message]:
+        """Close this subscription, and return its messages for the subscription that takes over."""
+        messages = self._backlog.take_all()
+        self._heir = heir
+        self.close()
+        if not self.attached:
+            self.discard()
+        return messages
 
     def close(self) -> None:
         """Accept no more messages. Waiting messages can still be taken."""

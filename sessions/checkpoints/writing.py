@@ -168,8 +168,7 @@ class KernelMemory:
         raise StartFailed(f"{what} did not answer in {ATTEMPTS_MAX} attempts")
 
     async def _continued(self, image: SleepImage, launch: Launch, started: Awaitable[KernelHandle]) -> Kernel:
-        kernel = await Kernel.take_over(launch, await started)
-        kernel.cut = image.cut
+        kernel = await Kernel.take_over(launch, await started, cut=image.cut)
         try:
             await kernel.first_answer()
         except BaseException:

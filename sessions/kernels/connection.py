@@ -239,7 +239,7 @@ class Connection:
 
     def expect_end(self) -> None:
         """Do not renew lost channels from now on, because the gateway ends the kernel."""
-        self._transport.ending = True
+        self._transport.expect_end()
 
     def close(self) -> None:
         """Close all channels. Requests that wait for a reply fail with `ConnectionFailed`. Idempotent."""

@@ -46,12 +46,13 @@ class KernelListener(Protocol):
 class Kernel:
     """One kernel, and the listener of its connection."""
 
-    def __init__(self, launch: Launch, handle: KernelHandle) -> None:
+    def __init__(self, launch: Launch, handle: KernelHandle, *, cut: bool = False) -> None:
         """Prepare the connection. `take_over` opens it.
 
         Args:
             launch: order that the kernel was started with.
             handle: container or process of the kernel.
+            cut: whether the kernel continues from disk, and its connections to other hosts were cut.
         """
         self.launch = launch
         self.handle = handle
@@ -73,8 +74,7 @@ class Kernel:
         self.started_in = self.ready_in = 0.0
         self.interrupts = Interrupts(self.connection, handle, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
-        #: whether the kernel continued from disk, and its connections to other hosts were cut
-        self.cut = False
+        self.cut = cut
         self._exit: asyncio.Task[KernelExit]
 
     # -- beginning ------------------------------------------------------------------------------------------
@@ -112,14 +112,16 @@ class Kernel:
         return kernel
 
     @classmethod
-    async def take_over(cls, launch: Launch, handle: KernelHandle) -> Kernel:
+    async def take_over(cls, launch: Launch, handle: KernelHandle, *, cut: bool = False) -> Kernel:
         """Connect to a kernel that was started, perhaps by an earlier gateway. It may be busy and answer later.
+
+        The arguments are those of the class.
 
         Raises:
             ConnectionFailed: when the gateway cannot open a connection. Then nothing of the kernel is left.
         """
         try:
-            kernel = cls(launch, handle)
+            kernel = cls(launch, handle, cut=cut)
             kernel.connection.open()
         except BaseException:
             await shielded(spawn(handle.kill(), "kill unreachable kernel"))

@@ -168,7 +168,7 @@ class Pool:
         self._observer.leased(launch.kernelspec.name, warm=False)
         try:
             kernel = await self.with_room(partial(self._starts.start_kernel, launch))
-            warm.failures = 0
+            warm.succeeded()
             return kernel
         finally:
             self.keep_warm(launch.kernelspec)

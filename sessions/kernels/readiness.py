@@ -31,10 +31,9 @@ class Readiness:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._closed = False
-        #: called once, after the first successful proof and before the first kernel
-        self.after_first_proof: Callable[[], Awaitable[None]] | None = None
+        self._after_first_proof: Callable[[], Awaitable[None]] | None = None
         self._doubt = asyncio.Event()
-        backend.on_proof_needed = self._doubt.set
+        backend.report_doubts(self._doubt.set)
         #: why the last proof has failed. None means that it has succeeded.
         self._trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
 
@@ -42,6 +41,13 @@ class Readiness:
     def trouble(self) -> SessionError | None:
         """Why no kernel can be started, or None. The backend may report trouble before the next proof has ended."""
         return self._trouble or self._backend.refusal
+
+    def run_after_first_proof(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Run work once, after the first successful proof and before the first kernel.
+
+        If the work raises a `SessionError`, the proof counts as failed, and the work runs again after the next proof.
+        """
+        self._after_first_proof = work
 
     def require(self) -> None:
         """Raise an error unless kernels can be started.
@@ -80,9 +86,9 @@ class Readiness:
         """Return why the proof has failed, or None if it has succeeded."""
         try:
             await self._backend.prepare()
-            if self.after_first_proof is not None:
-                await self.after_first_proof()
-                self.after_first_proof = None
+            if self._after_first_proof is not None:
+                await self._after_first_proof()
+                self._after_first_proof = None
         except SessionError as error:
             return error
         return None

@@ -38,6 +38,7 @@ class StartQueue:
         on_started: Callable[[float, float | None], None],
         *,
         memory: PromisedMemory | None = None,
+        on_stages: Report = no_op,
     ) -> None:
         """Begin without starts.
 
@@ -48,14 +49,14 @@ class StartQueue:
             on_started: called with the seconds that the start of a container took, and the seconds from then to the
                 kernel's first answer, or None if the container has no kernel.
             memory: counts the memory of all kernels. None means no limit.
+            on_stages: called with the stages of each kernel's start, unless it is a part of another operation.
         """
         self._backend = backend
         self._readiness = readiness
         self._admission = Admission(max(1, at_once - 1), at_once)
         self._on_started = on_started
         self._memory = memory or PromisedMemory()
-        #: called with the stages of each kernel's start, unless it is a part of another operation
-        self.on_stages: Report = no_op
+        self._on_stages = on_stages
         #: kernels and containers that were started or taken over and have not ended
         self.running: dict[KernelHandle, Launch] = {}
 
@@ -87,7 +88,7 @@ class StartQueue:
             QuotaExceeded: when all kernels together would be promised too much memory.
         """
         self._readiness.require()
-        with measured(Operation.START, self.on_stages), self._promise(launch):
+        with measured(Operation.START, self._on_stages), self._promise(launch):
             async with self._turn(launch.tenant):
                 lap(Stage.TURN)
                 self._readiness.require()  # checked again, so that all waiting callers get a new error at once

@@ -71,7 +71,7 @@ class Transport:
         """
         self.closed = False
         #: whether the gateway ends the kernel; then lost connections are not renewed
-        self.ending = False
+        self._ending = False
         #: set while all channels have done their handshake; before that, messages of the kernel on stdin are lost
         self.connected = asyncio.Event()
         self._info = info
@@ -154,7 +154,7 @@ class Transport:
 
     def _renew(self, channel: str) -> None:
         """Count a channel's loss. After a frame that was too large, libzmq does not connect again, so this does."""
-        if self.closed or self.ending:
+        if self.closed or self._ending:
             return
         self._drops[channel] += 1
         if self._drops[channel] == DROPS_MAX:
@@ -261,6 +261,10 @@ class Transport:
         if backlog is not None:
             backlog.count_sent(frames)
         self._drain_soon(channel)  # sending can clear the signal of a message that has arrived meanwhile
+
+    def expect_end(self) -> None:
+        """Do not renew lost connections from now on, because the gateway ends the kernel."""
+        self._ending = True
 
     def close(self, *, reset: bool = False) -> None:
         """Close the sockets. With `reset`, the connections also end at once in the kernel's sandbox. Idempotent."""

@@ -80,7 +80,7 @@ class WarmKernels:
         #: time before which the pool starts no kernel on its own
         self.paused_until = now
         #: number of starts that have failed in a row
-        self.failures = 0
+        self._failures = 0
         self._size = settings.size
         self._most = max(settings.size, settings.most) if settings.size else 0
         self._warm: deque[Kernel] = deque()
@@ -103,8 +103,8 @@ class WarmKernels:
         return len(self._warm) < self.target
 
     def put(self, kernel: Kernel) -> None:
-        """Add a kernel."""
-        self.failures = 0
+        """Add a kernel that was started."""
+        self.succeeded()
         self._warm.append(kernel)
 
     async def preload(self) -> None:
@@ -158,6 +158,10 @@ class WarmKernels:
         self._warm.remove(kernel)
         return True
 
+    def succeeded(self) -> None:
+        """Record a start that succeeded."""
+        self._failures = 0
+
     def missed(self) -> None:
         """Record that a session found no warm kernel."""
         self.target = min(self.target + 1, self._most)
@@ -169,12 +173,12 @@ class WarmKernels:
 
     def failed(self, now: float) -> None:
         """Record a failed start, after which the pool makes a pause. Each further pause is longer."""
-        self.paused_until = now + min(PAUSE * 2**self.failures, PAUSE_MAX)
-        self.failures += 1
+        self.paused_until = now + min(PAUSE * 2**self._failures, PAUSE_MAX)
+        self._failures += 1
 
     def may_start(self, now: float) -> bool:
         """Return whether the pool may start a kernel, because it makes no pause after a failed start."""
-        return not self.failures or now >= self.paused_until
+        return not self._failures or now >= self.paused_until
 
     def shrink(self, now: float) -> list[Kernel]:
         """Remove the kernels that were not needed in the last period.

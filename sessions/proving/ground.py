@@ -51,12 +51,7 @@ class Ground:
         #: outcomes of the restores of new kernels
         self.restored: list[bool] = []
         self._run = secrets.token_hex(4)
-        self._listens = backend.on_restored
-        backend.on_restored = self._on_restored
-
-    def _on_restored(self, succeeded: bool) -> None:  # noqa: FBT001 - the only argument
-        self.restored.append(succeeded)
-        self._listens(succeeded)
+        backend.report_restores(self.restored.append)
 
     def key(self, name: str) -> SessionKey:
         """Return the key of a session of this run. An earlier run that was killed may have left sessions, too."""

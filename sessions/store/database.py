@@ -36,7 +36,11 @@ class Database(sqlite3.Connection):
     """A connection to one database. It commits each statement that is not in a `transaction`."""
 
     #: space for deletions on a full disk. None means that the database is in memory.
-    reserve: Reserve | None = None
+    _reserve: Reserve | None = None
+
+    def use_reserve(self, reserve: Reserve) -> None:
+        """Use this space for deletions on a full disk."""
+        self._reserve = reserve
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -66,9 +70,9 @@ class Database(sqlite3.Connection):
         try:
             return delete()
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self.reserve is None:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL or self._reserve is None:
                 raise
-        with self.reserve.lent():
+        with self._reserve.lent():
             return delete()
 
 
@@ -137,7 +141,7 @@ def _open(path: Path | None, schema: str) -> Database:
         database.close()
         raise
     if path is not None:
-        database.reserve = Reserve(path.parent)
+        database.use_reserve(Reserve(path.parent))
     return database
 
 

@@ -50,7 +50,7 @@ class AuditDisk:
         if room >= FLOOR:
             self._written, self._told = Shares(share=self._share), False
             return
-        self._written.most = self._written.used + room
+        self._written.limit_to(self._written.used + room)
         if room < COST or self._written.fits_share(tenant, COST):
             return
         if not self._told:

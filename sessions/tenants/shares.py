@@ -33,6 +33,10 @@ class Shares:
         #: amount in use by all tenants
         self.used = 0
 
+    def limit_to(self, most: int) -> None:
+        """Change the amount that all tenants together may have. 0 means no limit."""
+        self.most = most
+
     def of(self, tenant: str) -> int:
         """Return the amount that a tenant has."""
         return self._had[tenant]

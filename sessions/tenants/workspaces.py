@@ -43,7 +43,7 @@ class WorkspaceDisk:
         Raises:
             QuotaExceeded: when the tenant's share is too small.
         """
-        self._held.most = self._room()  # asked each time: a backend may learn the size only later
+        self._held.limit_to(self._room())  # asked each time: a backend may learn the size only later
         if more and not self._held.fits_share(tenant, more):
             raise QuotaExceeded(
                 f"the workspaces of one tenant may have only a part of {self._held.most // _MIB} MiB of disk: the rest "

@@ -17,7 +17,7 @@ import structlog
 from docker.errors import APIError
 
 from sessions.backends.abilities import Ability
-from sessions.backends.base import Launch, no_op
+from sessions.backends.base import Launch
 from sessions.backends.docker.container import containers
 from sessions.backends.docker.container.cleanup import delete_volumes
 from sessions.backends.docker.container.handle import DockerHandle
@@ -66,7 +66,7 @@ class DockerBackend:
         self.isolation = f"docker with {settings.runtime}" + (
             " (gVisor)" if settings.runtime != "runc" else " (no gVisor: kernels share the host's kernel)"
         )
-        self.on_proof_needed: Callable[[], None] = no_op
+        self._doubt_listeners: list[Callable[[], None]] = []
         self._engine = Engine()
         self._handles: dict[str, DockerHandle] = {}
         self._starter = Starter(self._engine, settings, self._egress, self._handles, self._doubt)
@@ -101,23 +101,26 @@ class DockerBackend:
         return self._starter.checkpoints.ability
 
     @property
-    def on_restored(self) -> Callable[[bool], None]:
-        """Called after each attempt to restore a kernel from a golden image, with True if it succeeded."""
-        return self._starter.on_restored
-
-    @on_restored.setter
-    def on_restored(self, listener: Callable[[bool], None]) -> None:
-        self._starter.on_restored = listener
-
-    @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
         return self._engine.failing
 
+    def report_doubts(self, listener: Callable[[], None]) -> None:
+        """Call one more listener when a new proof is needed."""
+        self._doubt_listeners.append(listener)
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        """Call one more listener after each attempt to restore a kernel from a golden image."""
+        self._starter.report_restores(listener)
+
     def _doubt(self) -> None:
         """Request a new proof that containers can be started."""
         self._proven = False
-        self.on_proof_needed()
+        self._request_proof()
+
+    def _request_proof(self) -> None:
+        for listener in self._doubt_listeners:
+            listener()
 
     async def prepare(self) -> None:
         """Set up the network and the firewall, and prove that they and the runtime isolate kernels.
@@ -136,7 +139,7 @@ class DockerBackend:
         if stuck:
             self._starter.breaker.close()
         if self._watch is None:
-            self._watch = Watch(self.settings.instance, self._handles, self.on_proof_needed)
+            self._watch = Watch(self.settings.instance, self._handles, self._request_proof)
             self._usage_loops = [
                 spawn(UsageLoop(self._handles, Weights(self.settings.kernels_weight)).run(), "weights of kernels"),
                 spawn(UsageLoop(self._handles, IdleSlowdown()).run(), "rest of kernels"),
@@ -149,13 +152,14 @@ class DockerBackend:
         api, settings = self._engine.api, self.settings
         if (image := require_image(api, settings.image)) != self._image:
             self._proven, self._image = False, image
-        if (group := kernels_group(api)) != self._engine.kernels_group:  # the engine may have another driver now
-            self._proven, self._engine.kernels_group = False, group
+        if self._engine.use_kernels_group(kernels_group(api)):  # the engine may have another driver now
+            self._proven = False
         if not ensure_isolation(api, settings, self._egress):
             self._proven = False
         if not self._proven:
             self._starter.disks.prove()
-            self._starter.gvisor, self.inventory = prove_isolation(api, settings, self._egress)
+            gvisor, self.inventory = prove_isolation(api, settings, self._egress)
+            self._starter.use_runtime(gvisor=gvisor)
             self._proven = True
 
     async def settled(self) -> None:
@@ -175,9 +179,11 @@ class DockerBackend:
             reap, disks = partial(containers.reap, self._engine, self._starter.disks), self._starter.disks
             volumes = await self._engine.call(reap, self._label, set(kernels), workspaces, lane=PREPARE)
             await delete_volumes(self._engine, disks, volumes)
-            adopted = {container: DockerHandle(self._engine, container, info) for container, info in kernels.items()}
+            adopted = {
+                container: DockerHandle(self._engine, container, info, was_running=True)
+                for container, info in kernels.items()
+            }
             for handle in adopted.values():
-                handle.was_running = True
                 spawn(self._starter.forget(handle), "forget container")
             # Handles are registered before the list of running containers is read, so no end of a container is missed.
             self._handles.update(adopted)

@@ -177,7 +177,7 @@ def _idle_slowdown() -> Finding:
 def _disks(settings: DockerSettings) -> Iterator[tuple[Engine, Disks]]:
     engine = Engine()
     with closing(engine.api) as api:
-        engine.kernels_group = kernels_group(api)
+        engine.use_kernels_group(kernels_group(api))
         disks = Disks(engine, settings)
         try:
             yield engine, disks

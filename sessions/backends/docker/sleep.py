@@ -73,12 +73,12 @@ class DockerSleep:
         """Write a kernel's memory to disk, as in `KernelSleep`."""
         if not isinstance(handle, DockerHandle) or handle.in_use:
             raise InUse("its sandbox is in use")
-        handle.held = True
+        handle.note_held()
         try:
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, handle.id)
             return await self._call(handle.tenant, write)
         except BaseException:
-            handle.held = False
+            handle.note_released()
             raise
 
     async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
@@ -87,14 +87,14 @@ class DockerSleep:
             raise SleepFailed("other containers use its files, too")
         if not isinstance(handle, DockerHandle) or handle.tools_run:
             raise InUse("a tool runs in its sandbox")
-        handle.held = True
+        handle.note_held()
         try:
             say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
             image = uuid.uuid4().hex
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, image, say)
             return await self._call(handle.tenant, write)
         finally:
-            handle.held = False
+            handle.note_released()
 
     async def _call(self, tenant: str, work: Callable[[], T]) -> T:
         try:
@@ -113,7 +113,7 @@ class DockerSleep:
         if isinstance(handle, DockerHandle):
             with suppress(CheckpointFailed, APIError, BackendUnavailable):  # it has ended
                 await self._engine.call(self._sleep_images.release, handle.id, lane=SLEEP, owner=handle.tenant)
-            handle.held = False
+            handle.note_released()
 
     # -- waking ---------------------------------------------------------------------------------------------
 

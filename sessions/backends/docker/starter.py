@@ -54,15 +54,25 @@ class Starter:
         self._egress = egress
         self._handles = handles
         self._doubt = doubt
-        self.breaker = Breaker()
-        self.breaker.on_open = doubt
+        self.breaker = Breaker(doubt)
         self.disks = Disks(engine, settings)
         self.checkpoints = Checkpoints(engine, self.disks, settings)
         self.lost = LostContainers(engine)
         #: whether the last proof has found gVisor
-        self.gvisor = False
-        #: called after each attempt to restore a kernel, with True if it succeeded
-        self.on_restored: Callable[[bool], None] = lambda _: None
+        self._gvisor = False
+        self._restore_listeners: list[Callable[[bool], None]] = []
+
+    def use_runtime(self, *, gvisor: bool) -> None:
+        """Start later kernels for the runtime that the last proof has found, which is gVisor or not."""
+        self._gvisor = gvisor
+
+    def report_restores(self, listener: Callable[[bool], None]) -> None:
+        """Call one more listener after each attempt to restore a kernel, with True if it succeeded."""
+        self._restore_listeners.append(listener)
+
+    def _report_restore(self, *, succeeded: bool) -> None:
+        for listener in self._restore_listeners:
+            listener(succeeded)
 
     async def start(self, launch: Launch) -> DockerHandle:
         """Start a kernel's container.
@@ -72,7 +82,7 @@ class Starter:
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
-        image = self.checkpoints.image_for(launch) if self.gvisor else None
+        image = self.checkpoints.image_for(launch) if self._gvisor else None
         if image is None:
             return await self._start(launch)
         try:
@@ -80,14 +90,14 @@ class Starter:
             handle = await self._start(replace(launch, image=image.source), image)
         except (StartFailed, BackendUnavailable) as error:
             self.checkpoints.failed(image, str(error.__cause__ or error))
-            self.on_restored(False)  # noqa: FBT003 - a callback has no names
+            self._report_restore(succeeded=False)
             if isinstance(error, BackendUnavailable):
                 raise
             return await self._start(launch)
         self.checkpoints.succeeded(image)
         mark_restored()
-        self.on_restored(True)  # noqa: FBT003 - as above
-        handle.preloaded = image.modules
+        self._report_restore(succeeded=True)
+        handle.note_preloaded(image.modules)
         return handle
 
     async def _start(self, launch: Launch, image: Image | None = None) -> DockerHandle:
@@ -139,8 +149,7 @@ class Starter:
             if isinstance(error, BackendUnavailable):
                 self._doubt()  # the engine is in trouble, or the kernel has very little processor time
             raise
-        handle.was_running = True
-        handle.connection_info = replace(info, ip=address)
+        handle.note_started(address)
         return handle
 
     async def _create(self, launch: Launch, trial: Trial | None = None) -> str:
@@ -157,7 +166,7 @@ class Starter:
                 launch,
                 name=name,
                 workspace=workspace,
-                gvisor=self.gvisor,
+                gvisor=self._gvisor,
                 files=trial.volume if trial else None,
             )
 

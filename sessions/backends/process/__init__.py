@@ -25,7 +25,7 @@ from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, no_op
+from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch
 from sessions.backends.handshake import handshake, new_connection_info, private_places
 from sessions.backends.process.handle import ProcessHandle
 from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
@@ -113,8 +113,6 @@ class ProcessBackend:
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._workspaces = workspaces or self._root / "workspaces"
         self._kernels: set[ProcessHandle] = set()
-        self.on_proof_needed: Callable[[], None] = no_op
-        self.on_restored: Callable[[bool], None] = no_op
         self.sleep = NoSleep()
         self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
 
@@ -141,6 +139,12 @@ class ProcessBackend:
     def leftovers(self) -> int:
         """0, because the gateway waits for processes until they have ended."""
         return 0
+
+    def report_doubts(self, _listener: Callable[[], None]) -> None:
+        """Do nothing, because processes can always be started."""
+
+    def report_restores(self, _listener: Callable[[bool], None]) -> None:
+        """Do nothing, because plain processes are never restored."""
 
     async def prepare(self) -> None:
         """Do nothing, because processes have no requirements."""

@@ -302,7 +302,7 @@ def test_whoever_adopts_kernels_says_which_workspaces_stay(kind: type[Backend]) 
 
 async def test_a_backend_says_whether_it_restores_kernels_and_only_then_does(backend: Backend) -> None:
     outcomes: list[bool] = []
-    backend.on_restored = outcomes.append
+    backend.report_restores(outcomes.append)
     kernel = await Kernel.start(backend, LAUNCH)
     assert outcomes == [True] * backend.checkpoints.on
     assert backend.checkpoints.detail

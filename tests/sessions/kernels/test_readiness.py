@@ -93,12 +93,12 @@ async def test_a_proof_that_the_backend_asks_for_is_made_at_once(
     backend.unprepared = BackendUnavailable()
     await asyncio.sleep(0.02)
     assert readiness.trouble is None, "no proof was requested"
-    backend.on_proof_needed()
+    backend.doubt()
     await until(lambda: readiness.trouble is not None)
     backend.unprepared = None
     await asyncio.sleep(0.02)
     assert readiness.trouble is not None, "no proof was requested"
-    backend.on_proof_needed()
+    backend.doubt()
     await until(lambda: readiness.trouble is None)
     watching.cancel()
 

@@ -111,7 +111,7 @@ async def test_a_kernel_with_lower_limits_must_be_restored_like_others(
     world.backend.checkpoints = Ability(on=True, detail="restored")
 
     async def start_like_others(launch: Launch) -> KernelHandle:
-        world.backend.on_restored(launch.limits == world.registry.defaults.limits)
+        world.backend.restored(succeeded=launch.limits == world.registry.defaults.limits)
         return await starting(launch)
 
     monkeypatch.setattr(world.backend, "start", start_like_others)

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Collection
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from docker.errors import APIError, NotFound
@@ -38,9 +39,25 @@ TOOLS_MAX = 16
 class DockerHandle:
     """A started container. It is removed when it ends, for any reason."""
 
-    def __init__(self, engine: Engine, container: str, info: ConnectionInfo, tenant: str = NOBODY) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        container: str,
+        info: ConnectionInfo,
+        tenant: str = NOBODY,
+        *,
+        was_running: bool = False,
+    ) -> None:
+        """Begin with a container that was made.
+
+        Args:
+            engine: engine that has the container.
+            container: id of the container.
+            info: connection info of its kernel. `note_started` completes it.
+            tenant: tenant for which the container's calls to the engine take turns.
+            was_running: whether an earlier gateway has started it.
+        """
         self.id = container
-        #: tenant for which the container's calls to the engine take turns
         self.tenant = tenant
         self.connection_info = info
         self.preloaded: Collection[str] = ()
@@ -49,8 +66,8 @@ class DockerHandle:
         self.cgroup = ControlGroup(container)
         self.timer_slack = TimerSlack(self.cgroup)
         #: whether it was started. Only then, its absence from the list of running containers means that it has ended.
-        self.was_running = False
-        self.held = False  # whether its processes are stopped without the engine's knowledge
+        self.was_running = was_running
+        self._held = False  # whether its processes are stopped without the engine's knowledge
         self._killed = False
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
@@ -117,6 +134,23 @@ class DockerHandle:
         self.ended()
         await self.wait()
 
+    def note_started(self, address: str) -> None:
+        """Record that the container was started, with this IP address."""
+        self.was_running = True
+        self.connection_info = replace(self.connection_info, ip=address)
+
+    def note_preloaded(self, modules: Collection[str]) -> None:
+        """Record the modules that the kernel had imported, or tried to import, when it was started."""
+        self.preloaded = modules
+
+    def note_held(self) -> None:
+        """Record that the processes are stopped without the engine's knowledge."""
+        self._held = True
+
+    def note_released(self) -> None:
+        """Record that the processes run again, or were never stopped, after `note_held`."""
+        self._held = False
+
     def note_out_of_memory(self) -> None:
         """Record that the container met its memory limit. This may not have ended it."""
         self._out_of_memory = self._loop.time()
@@ -174,7 +208,7 @@ class DockerHandle:
                 if state.get("Paused"):
                     # The engine cannot end a paused container: it fails after 10 s, and leaves a process behind.
                     api.unpause(self.id)
-                if self.held and state["Pid"]:  # 0 after the end, which would mean the gateway's own process group
+                if self._held and state["Pid"]:  # 0 after the end, which would mean the gateway's own process group
                     os.kill(state["Pid"], signal.SIGKILL)  # a held container ignores signals that the engine sends
                 elif self._killed:
                     # To remove a running container with many processes may take a minute (see the launcher), so the

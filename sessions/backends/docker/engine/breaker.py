@@ -63,10 +63,14 @@ def engine_failed(what: str, error: APIError) -> BackendUnavailable:
 class Breaker:
     """Counts failed calls. Only the event loop may call its methods; other threads may read `open`."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_open: Callable[[], None] = no_op) -> None:
+        """Begin closed.
+
+        Args:
+            on_open: called when the breaker opens.
+        """
         self.open = False
-        #: called when the breaker opens
-        self.on_open: Callable[[], None] = no_op
+        self._on_open = on_open
         self._failures = 0
 
     def require(self) -> None:
@@ -84,7 +88,7 @@ class Breaker:
         if self._failures >= FAILURES and not self.open:
             self.open = True
             log.warning("the engine does not answer; no container is started for now", failures=self._failures)
-            self.on_open()
+            self._on_open()
 
     def answered(self) -> None:
         """Record an answer. An open breaker stays open, because the call may have begun before it opened."""

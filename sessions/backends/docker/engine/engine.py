@@ -169,6 +169,11 @@ class Engine:
         #: name of the control group of all kernels, as this engine accepts it. Empty before the engine was asked.
         self.kernels_group = ""
 
+    def use_kernels_group(self, group: str) -> bool:
+        """Set the name of the control group for later kernels. Return whether it differs from the name before."""
+        before, self.kernels_group = self.kernels_group, group
+        return group != before
+
     @property
     def api(self) -> docker.APIClient:
         """The synchronous client, for use in the threads of `call`. It renews broken connections."""

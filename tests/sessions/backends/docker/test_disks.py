@@ -54,7 +54,9 @@ async def backend(nothing_left: None) -> AsyncIterator[DockerBackend]:
 async def ready(backend: DockerBackend) -> None:
     """Prepare a backend, without the proof of its isolation, which other tests show."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(docker_module, "prove_walls", lambda *_: Proven(gvisor=True, inventory=Inventory("3.11", {})))
+        patched.setattr(
+            docker_module, "prove_isolation", lambda *_: Proven(gvisor=True, inventory=Inventory("3.11", {}))
+        )
         await backend.prepare()
 
 

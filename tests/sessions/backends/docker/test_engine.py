@@ -106,8 +106,8 @@ async def threads_end() -> None:
 
 
 def test_the_breaker_opens_after_failures_in_a_row_and_gives_a_retry_time() -> None:
-    breaker, opened = Breaker(), []
-    breaker.on_open = lambda: opened.append(True)
+    opened: list[bool] = []
+    breaker = Breaker(lambda: opened.append(True))
     for _ in range(FAILURES - 1):
         breaker.failed()
     breaker.answered()
@@ -178,7 +178,7 @@ async def test_a_failing_engine_gets_no_more_requests_until_a_proof(
     backend: DockerBackend, faulty: Proxy, monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
     doubts: list[bool] = []
-    backend.on_proof_needed = lambda: doubts.append(True)
+    backend.report_doubts(lambda: doubts.append(True))
     faulty.fail(fault, CREATE)
     for _ in range(FAILURES):
         with pytest.raises(BackendUnavailable):
@@ -402,7 +402,7 @@ def walls(monkeypatch: pytest.MonkeyPatch) -> None:
 async def prove_again(backend: DockerBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a proof of isolation succeed, in which no container runs."""
     with monkeypatch.context() as patched:
-        patched.setattr(docker_module, "prove_walls", lambda *_: PROVEN)
+        patched.setattr(docker_module, "prove_isolation", lambda *_: PROVEN)
         await backend.prepare()
 
 

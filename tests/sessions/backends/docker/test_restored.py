@@ -77,7 +77,7 @@ async def made(backend: DockerBackend) -> None:
 async def ready(backend: DockerBackend, *, on: bool = True) -> list[bool]:
     """Prepare a backend until it restores kernels, or cannot; return the list of all later outcomes."""
     outcomes: list[bool] = []
-    backend.on_restored = outcomes.append
+    backend.report_restores(outcomes.append)
     await backend.prepare()
     await backend.adopt({}, ())
     await made(backend)

@@ -58,7 +58,7 @@ from sessions.session.services import SessionServices
 from sessions.store.audit import Audit
 from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
-from sessions.store.sync import Checkpointer
+from sessions.store.sync import Syncer
 from sessions.store.templates import Templates
 from sessions.tenants.audit_disk import AuditDisk
 from sessions.tenants.kept_bytes import KeptBytes
@@ -184,7 +184,7 @@ class Service:
         self.templates = Templates(self.state_dir / "templates.db", DEFAULT_TEMPLATE)
         self.keystore = KeyStore(self.state_dir)
         self.provider_store = ProviderStore(self.state_dir, settings.secrets_key_file)
-        self.checkpointer = Checkpointer(self.state_dir)
+        self.syncer = Syncer(self.state_dir)
         makers = providers.makers(self.runner)
         rules = Rules(
             fallback=settings.fallback_provider, production=not settings.loopback, timeout=settings.execute_timeout
@@ -231,11 +231,11 @@ class Service:
             keystore=self.keystore,
             audit=self.audit,
             metrics=self.metrics,
-            trouble=lambda: self.readiness.trouble or self.checkpointer.trouble,
+            trouble=lambda: self.readiness.trouble or self.syncer.trouble,
             warm_kernels=self.pool.depth,
             count_executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,
-            checkpoints=lambda: self.backend.checkpoints,
+            golden_images=lambda: self.backend.golden_images,
             sleep=lambda: self.backend.sleep.ability,
             allowed_hosts=self._allowed_hosts(),
             origins=Origins(self.settings.allowed_origins),
@@ -282,7 +282,7 @@ class Service:
         Raises:
             OSError: when the gateway cannot listen on the address, or cannot use the certificate.
         """
-        self.checkpointer.start()
+        self.syncer.start()
         self._warn_of_languages()
         gateway = self._gateway()
         application = Application(
@@ -380,7 +380,7 @@ class Service:
         yield self.providers.close
         yield self.pool.close
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
-        yield self.checkpointer.close
+        yield self.syncer.close
         for database in (self.templates, self.keystore, self.provider_store, self.audit, self.ledger):
             yield database.close
         yield self._lock.close

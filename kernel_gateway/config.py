@@ -149,11 +149,11 @@ class Settings(BaseSettings):
         description="modules that warm Python kernels import ahead of need, with commas, or an empty list; "
         "none: what pandas, plots and sklearn need (`preload` of the kernelspec)",
     )
-    checkpoints: Literal["auto", "off"] = Field(
+    golden_images: Literal["auto", "off"] = Field(
         "auto",
-        description="restore kernels from a checkpoint, with `preload` imported: auto, where that is proven; or off",
+        description="restore new kernels from golden images, which have imported `preload`: auto, where proven; or off",
     )
-    checkpoint_disk: Bytes = Field(1024 * MIB, description="disk for checkpoints, in state_dir, for example 1g")
+    golden_disk: Bytes = Field(1024 * MIB, description="disk for golden images, in state_dir, for example 1g")
     max_connections: Count = Field(
         2000, description="connections at a time, WebSockets included; at most half of the files that it may open"
     )

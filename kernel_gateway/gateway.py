@@ -54,8 +54,8 @@ class Gateway:
     count_executions: Callable[[], int]
     #: returns the packages and languages installed for kernels; None until the sandbox is proven for the first time
     inventory: Callable[[], Inventory | None]
-    #: returns whether new kernels are restored from checkpoints, and the reason
-    checkpoints: Callable[[], Ability]
+    #: returns whether new kernels are restored from golden images, and the reason
+    golden_images: Callable[[], Ability]
     #: returns whether idle sessions can sleep, and the reason
     sleep: Callable[[], Ability]
     #: values of the Host header that the gateway answers to; empty means every value

@@ -57,7 +57,7 @@ def _docker_settings(
     servers = tuple(settings.egress_dns)
     state = settings.state_dir.expanduser()
     waiting = tuple(spec for spec in specs.all if spec.waits)
-    checkpoints = profile.CheckpointSettings(state / "checkpoints", settings.checkpoint_disk, settings.limits, waiting)
+    golden = profile.GoldenSettings(state / "checkpoints", settings.golden_disk, settings.limits, waiting)
     return profile.DockerSettings(
         settings.runtime,
         settings.image,
@@ -68,7 +68,7 @@ def _docker_settings(
         egress=profile.EgressSettings(settings.egress_image, allow, servers, egress_secret)
         if settings.egress
         else None,
-        checkpoints=checkpoints if settings.checkpoints == "auto" else None,
+        golden=golden if settings.golden_images == "auto" else None,
         sleep=SleepSettings(state / "asleep", key) if settings.sleep_disk else None,
         files=settings.files,
         kernels_weight=settings.kernels_weight,
@@ -81,7 +81,7 @@ def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
 
     Args:
         settings: settings of the deployment.
-        tried: True to also start containers that try the isolation and the checkpoints.
+        tried: True to also start containers that try the isolation and the golden images.
     """
     yield descriptors.examine(settings.max_connections)
     yield _state_disk(settings.state_dir.expanduser())

@@ -18,8 +18,8 @@ from sessions.proving import Ground, Verdict, prove
 
 #: name of the state directory
 _NAME = "kernel-gateway-prove"
-#: promises that need checkpoints, and those that need sleep
-_CHECKPOINTS = ("first checkpoints", "restore", "checkpoint", "rollback", "branch", "sleep", "wake")
+#: promises that need golden images, and those that need sleep
+_GOLDEN = ("golden images", "restore", "checkpoint", "rollback", "branch", "sleep", "wake")
 _SLEEP = ("checkpoint", "rollback", "branch", "sleep", "wake")
 
 
@@ -60,8 +60,8 @@ def left_out(settings: Settings) -> dict[str, str]:
         reasons |= dict.fromkeys(_SLEEP, "`sleep_disk` is 0")
     if settings.files == "memory":
         reasons |= dict.fromkeys(_SLEEP, "`files` is `memory`")
-    if settings.checkpoints == "off":
-        reasons |= dict.fromkeys(_CHECKPOINTS, "`checkpoints` is off")
+    if settings.golden_images == "off":
+        reasons |= dict.fromkeys(_GOLDEN, "`golden_images` is off")
     return reasons
 
 

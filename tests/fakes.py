@@ -727,7 +727,7 @@ class FakeBackend:
         self.refusal: SessionError | None = None
         self._doubt_listeners: list[Callable[[], None]] = []
         self._restore_listeners: list[Callable[[bool], None]] = []
-        self.checkpoints = Ability(on=False, detail="scripted kernels have none")
+        self.golden_images = Ability(on=False, detail="scripted kernels have none")
         self.inventory = Inventory("3.0", {"bash": "5.2", "deno": "2.9"})
         self.sleep = FakeSleep(self)
         #: as if workspaces went with their last container

@@ -61,8 +61,8 @@ def banner(service: Service) -> str:
     scheme = "http" if service.certificate is None else "https"
     url = f"{scheme}://{service.settings.host}:{service.port}"
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
-    checkpoints = service.backend.checkpoints
-    lines.append(f"checkpoints: {'on' if checkpoints.on else 'off'}, {checkpoints.detail}")
+    golden = service.backend.golden_images
+    lines.append(f"golden images: {'on' if golden.on else 'off'}, {golden.detail}")
     if service.settings.on_idle == "sleep":
         sleep = service.backend.sleep.ability
         lines.append(f"sleep: {'on' if sleep.on else 'off'}, {sleep.detail}")

@@ -30,7 +30,7 @@ class ReadyHandler(BaseHandler):
         """Answer that the gateway is ready, or the reason why it is not."""
         trouble = self.gateway.trouble()
         if trouble is None:
-            abilities = {"checkpoints": self.gateway.checkpoints(), "sleep": self.gateway.sleep()}
+            abilities = {"golden_images": self.gateway.golden_images(), "sleep": self.gateway.sleep()}
             told = {name: {"on": ability.on, "detail": ability.detail} for name, ability in abilities.items()}
             self.finish_json({"ready": True, **told})
         else:

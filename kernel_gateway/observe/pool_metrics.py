@@ -37,7 +37,7 @@ class PoolMetrics:
         )
         self._restores = Counter(
             "kernel_gateway_restores",
-            "Kernels that have a checkpoint; restored: from it; failed: started plainly instead",
+            "Kernels that have a golden image; restored: from it; failed: started plainly instead",
             ["result"],
             registry=registry,
         )

@@ -216,7 +216,7 @@ class Backend(Protocol):
         """Bytes that all workspaces together may have. 0 means unknown or not limited."""
 
     @property
-    def checkpoints(self) -> Ability:
+    def golden_images(self) -> Ability:
         """Whether kernels are restored from golden images, in which their modules are already imported."""
 
     @property

@@ -18,7 +18,7 @@ import structlog
 from sessions.backends.base import Launch
 from sessions.checkpoints.writing import KernelMemory, expected_size
 from sessions.kernels.kernel import Kernel
-from sessions.model.checkpoint import CannotWake, SleepImage, Snapshot
+from sessions.model.checkpoint import CannotWake, Checkpoint, SleepImage
 from sessions.model.errors import CheckpointNotFound, CheckpointRefused, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.tasks import log_failure, spawn
 from sessions.model.values import SessionKey
@@ -69,19 +69,19 @@ class Fingerprint:
 class Taken:
     """A checkpoint that was just written, and the fingerprint of its kernel."""
 
-    snapshot: Snapshot
+    checkpoint: Checkpoint
     fingerprint: Fingerprint
 
 
-class Snapshots:
+class KeptCheckpoints:
     """The checkpoints of one session, oldest first. Deletes the oldest beyond the limit."""
 
     def __init__(
         self,
         key: SessionKey,
         kernel_memory: KernelMemory,
-        record: Callable[[tuple[Snapshot, ...]], None],
-        left: Sequence[Snapshot],
+        record: Callable[[tuple[Checkpoint, ...]], None],
+        left: Sequence[Checkpoint],
     ) -> None:
         """Begin with the checkpoints that an earlier gateway has left.
 
@@ -95,41 +95,41 @@ class Snapshots:
         self._key = key
         self._kernel_memory = kernel_memory
         self._record = record
-        self._all: tuple[Snapshot, ...] = tuple(left)
+        self._all: tuple[Checkpoint, ...] = tuple(left)
         #: the checkpoint that was taken after the last cell, for the next cell; clients do not see it yet
         self._ahead: Taken | None = None
         #: why no checkpoint could be taken before the last cell. Empty means that there is one, or none was wanted.
         self.problem = ""
-        for snapshot in left:
-            kernel_memory.disk.keep(snapshot.image, key.tenant)
-            self._allow_eviction(snapshot)
+        for checkpoint in left:
+            kernel_memory.disk.keep(checkpoint.image, key.tenant)
+            self._allow_eviction(checkpoint)
 
     # -- what there is --------------------------------------------------------------------------------------
 
     @property
-    def all(self) -> tuple[Snapshot, ...]:
+    def all(self) -> tuple[Checkpoint, ...]:
         """The checkpoints that clients see, oldest first."""
         return self._all
 
     @property
-    def return_point(self) -> Snapshot | None:
+    def return_point(self) -> Checkpoint | None:
         """The checkpoint that the session returns to if its kernel ends: from before the last cell, or from after it.
 
         None means that there is no such checkpoint: an older one would undo more than one cell.
         """
         if self._ahead is not None:
-            return self._ahead.snapshot
-        return next((snapshot for snapshot in self._all if snapshot.automatic and not snapshot.outdated), None)
+            return self._ahead.checkpoint
+        return next((checkpoint for checkpoint in self._all if checkpoint.automatic and not checkpoint.outdated), None)
 
-    def find(self, name: str | None) -> Snapshot:
+    def find(self, name: str | None) -> Checkpoint:
         """Return the checkpoint with a name. None returns the last checkpoint.
 
         Raises:
             CheckpointNotFound: when there is no such checkpoint.
         """
-        for snapshot in reversed(self._all):
-            if name in {None, snapshot.name}:
-                return snapshot
+        for checkpoint in reversed(self._all):
+            if name in {None, checkpoint.name}:
+                return checkpoint
         raise CheckpointNotFound(session=self._key.name, checkpoint=name)
 
     def ahead_is_current(self, kernel: Kernel | None) -> bool:
@@ -145,7 +145,7 @@ class Snapshots:
         is only the image of the session's earlier automatic checkpoint.
         """
         if automatic:
-            return [snapshot.image for snapshot in self._all if snapshot.automatic]
+            return [checkpoint.image for checkpoint in self._all if checkpoint.automatic]
         return self._kernel_memory.disk.oldest_of(self._key.tenant)
 
     def room(self, kernel: Kernel, evictable: Collection[SleepImage]) -> AbstractContextManager[Room]:
@@ -171,25 +171,25 @@ class Snapshots:
             SessionClosed: when the session was ended meanwhile; the new checkpoint is deleted.
             CheckpointRefused: when the ledger cannot be written; the new checkpoint is deleted.
         """
-        snapshot = taken.snapshot
-        kept = [other for other in self._all if not (snapshot.automatic and other.automatic)]
+        checkpoint = taken.checkpoint
+        kept = [other for other in self._all if not (checkpoint.automatic and other.automatic)]
         asked = [other for other in kept if not other.automatic]
-        surplus = [] if snapshot.automatic else asked[: max(0, len(asked) + 1 - KEPT_MAX)]
-        self._allow_eviction(snapshot)
+        surplus = [] if checkpoint.automatic else asked[: max(0, len(asked) + 1 - KEPT_MAX)]
+        self._allow_eviction(checkpoint)
         try:
-            await self._replace_list((*(other for other in kept if other not in surplus), snapshot))
+            await self._replace_list((*(other for other in kept if other not in surplus), checkpoint))
         except SessionError as error:
-            await self.discard(snapshot)
+            await self.discard(checkpoint)
             if isinstance(error, LedgerUnavailable):
                 raise CheckpointRefused(f"no checkpoint could be taken: {error.message}") from error
             raise
-        if snapshot.automatic:
+        if checkpoint.automatic:
             self.problem = ""
 
     async def put_ahead(self, taken: Taken) -> None:
         """Hold a new checkpoint ready for the next cell."""
         self._ahead = taken
-        self._allow_eviction(taken.snapshot)
+        self._allow_eviction(taken.checkpoint)
 
     async def keep_ahead(self) -> None:
         """Keep the checkpoint that is ready for the next cell, because the cell begins.
@@ -211,27 +211,27 @@ class Snapshots:
         """
         if self.return_point is None:
             return
-        outdated = tuple(replace(snapshot, outdated=snapshot.automatic) for snapshot in self._all)
+        outdated = tuple(replace(checkpoint, outdated=checkpoint.automatic) for checkpoint in self._all)
         self._record(outdated)
         ahead, self._all, self._ahead = self._ahead, outdated, None
         if ahead is not None:
-            spawn(self.discard(ahead.snapshot), f"removal of a checkpoint of {self._key}")
+            spawn(self.discard(ahead.checkpoint), f"removal of a checkpoint of {self._key}")
 
     # -- deletion -------------------------------------------------------------------------------------------
 
-    async def delete(self, snapshot: Snapshot) -> None:
+    async def delete(self, checkpoint: Checkpoint) -> None:
         """Delete a checkpoint.
 
         Raises:
             LedgerUnavailable: when the deletion cannot be recorded; the checkpoint stays.
         """
-        await self._replace_list([other for other in self._all if other.image.id != snapshot.image.id])
+        await self._replace_list([other for other in self._all if other.image.id != checkpoint.image.id])
 
     async def forget_ahead(self) -> None:
         """Delete the checkpoint that is ready for the next cell, if there is one."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            await self.discard(ahead.snapshot)
+            await self.discard(ahead.checkpoint)
 
     async def forget_automatic(self, problem: str = "") -> None:
         """Delete all automatic checkpoints: the session does not return to them any more.
@@ -241,7 +241,7 @@ class Snapshots:
         """
         self.problem = problem
         await self.forget_ahead()
-        kept = [snapshot for snapshot in self._all if not snapshot.automatic]
+        kept = [checkpoint for checkpoint in self._all if not checkpoint.automatic]
         try:
             await self._replace_list(kept)
         except SessionError:
@@ -253,12 +253,12 @@ class Snapshots:
         await self.forget_ahead()
         await self._delete_others(())
 
-    async def discard(self, snapshot: Snapshot) -> None:
+    async def discard(self, checkpoint: Checkpoint) -> None:
         """Delete the image of a checkpoint. A failure is logged: the next gateway tries again."""
         with log_failure(f"removal of a checkpoint of {self._key}"):
-            await self._kernel_memory.discard(snapshot.image)
+            await self._kernel_memory.discard(checkpoint.image)
 
-    async def _replace_list(self, kept: Sequence[Snapshot]) -> None:
+    async def _replace_list(self, kept: Sequence[Checkpoint]) -> None:
         """Record a new list of checkpoints, and then delete the checkpoints that are not in it.
 
         Raises:
@@ -268,28 +268,28 @@ class Snapshots:
         self._record(tuple(kept))
         await self._delete_others(kept)
 
-    async def _delete_others(self, kept: Sequence[Snapshot]) -> None:
+    async def _delete_others(self, kept: Sequence[Checkpoint]) -> None:
         """Delete all checkpoints that are not in a list."""
-        images = {snapshot.image.id for snapshot in kept}
-        gone = [snapshot for snapshot in self._all if snapshot.image.id not in images]
+        images = {checkpoint.image.id for checkpoint in kept}
+        gone = [checkpoint for checkpoint in self._all if checkpoint.image.id not in images]
         self._all = tuple(kept)
-        for snapshot in gone:
-            await self.discard(snapshot)
+        for checkpoint in gone:
+            await self.discard(checkpoint)
 
-    def _allow_eviction(self, snapshot: Snapshot) -> None:
+    def _allow_eviction(self, checkpoint: Checkpoint) -> None:
         """Allow the deletion of a checkpoint when a newer image of the tenant needs its room."""
 
         async def drop() -> None:
-            if self._ahead is not None and self._ahead.snapshot is snapshot:
+            if self._ahead is not None and self._ahead.checkpoint is checkpoint:
                 await self.forget_ahead()
             with suppress(SessionClosed):  # then `clear` deletes all checkpoints
-                await self.delete(snapshot)
+                await self.delete(checkpoint)
 
-        self._kernel_memory.disk.mark_replaceable(snapshot.image, self._key.tenant, drop)
+        self._kernel_memory.disk.mark_replaceable(checkpoint.image, self._key.tenant, drop)
 
     # -- the return -----------------------------------------------------------------------------------------
 
-    async def restore(self, snapshot: Snapshot, launch: Launch) -> Kernel:
+    async def restore(self, checkpoint: Checkpoint, launch: Launch) -> Kernel:
         """Start a kernel that continues from a checkpoint, on its own copy of the files.
 
         Raises:
@@ -297,7 +297,7 @@ class Snapshots:
             SessionError: when no kernel could be started.
         """
         try:
-            return await self._kernel_memory.restore(snapshot.image, launch, snapshot.info)
+            return await self._kernel_memory.restore(checkpoint.image, launch, checkpoint.info)
         except CannotWake as error:
-            log.warning("a checkpoint cannot be used", session=str(self._key), name=snapshot.name, reason=str(error))
-            raise CheckpointRefused(f"the checkpoint {snapshot.name!r} cannot be used: {error}") from error
+            log.warning("a checkpoint cannot be used", session=str(self._key), name=checkpoint.name, reason=str(error))
+            raise CheckpointRefused(f"the checkpoint {checkpoint.name!r} cannot be used: {error}") from error

@@ -16,7 +16,7 @@ class OnIdle(StrEnum):
     SLEEP = "sleep"
 
 
-class Checkpoints(StrEnum):
+class CheckpointMode(StrEnum):
     """When a session's checkpoints are taken."""
 
     #: when a client asks for one
@@ -80,7 +80,7 @@ class SleepImage:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class Checkpoint:
     """A checkpoint of a session: its kernel's memory and files, on disk."""
 
     name: str

@@ -9,7 +9,7 @@ from enum import StrEnum
 from signal import Signals
 from typing import Any
 
-from sessions.model.checkpoint import Checkpoints, OnIdle
+from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.units import ENV_NAMES
 
@@ -220,7 +220,7 @@ class SessionSpec:
     #: end of this one. Empty means unknown.
     place: str = ""
     on_idle: OnIdle = OnIdle.END
-    checkpoints: Checkpoints = Checkpoints.MANUAL
+    checkpoints: CheckpointMode = CheckpointMode.MANUAL
 
     @property
     def in_sandbox(self) -> bool:

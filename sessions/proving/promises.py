@@ -103,7 +103,7 @@ async def freeze(ground: Ground) -> str:
 
 
 async def restore(ground: Ground) -> str:
-    """A new session's kernel is restored from a checkpoint, with its modules imported, also one with lower limits."""
+    """A new session's kernel is restored from a golden image, with its modules imported, also one with lower limits."""
     await _settled(ground)
     defaults = ground.registry.defaults
     lower = defaults.limits.narrowed({"disk": min(_DISK, defaults.limits.disk)})
@@ -115,17 +115,17 @@ async def restore(ground: Ground) -> str:
             which = "the kernel" if spec is defaults else f"the kernel with a disk of {lower.disk // _MIB} MiB"
             raise Refused(f"{which} was started plainly, because it could not be restored")
         ground.end(name)
-    return ground.backend.checkpoints.detail
+    return ground.backend.golden_images.detail
 
 
 async def _settled(ground: Ground) -> None:
-    ability = ground.backend.checkpoints
+    ability = ground.backend.golden_images
     if not ability.on:
         raise Refused(ability.detail)
 
 
 async def ready(ground: Ground) -> str:
-    """The gateway makes its first checkpoints, and proves each way to continue a kernel from disk."""
+    """The gateway makes its first golden images, and proves each way to continue a kernel from disk."""
     await ground.backend.settled()
     await _settled(ground)
     return ""
@@ -257,12 +257,12 @@ PROMISES: tuple[Promise, ...] = (
     Promise("wall: no privileges", walls.privileges, 2),
     Promise("interrupt", interrupt, 3),
     Promise("freeze", freeze, 6),
-    Promise("first checkpoints", ready, 45),
-    Promise("restore", restore, 6, needs=("start", "first checkpoints")),
-    Promise("checkpoint", checkpoint, 3, needs=("start", "first checkpoints")),
+    Promise("golden images", ready, 45),
+    Promise("restore", restore, 6, needs=("start", "golden images")),
+    Promise("checkpoint", checkpoint, 3, needs=("start", "golden images")),
     Promise("rollback", rollback, 4, needs=("checkpoint",)),
     Promise("branch", branch, 4, needs=("checkpoint",)),
-    Promise("sleep", sleep, 5, needs=("start", "first checkpoints")),
+    Promise("sleep", sleep, 5, needs=("start", "golden images")),
     Promise("wake", wake, 3, needs=("sleep",)),
     Promise("full workspace", full_disk, 20),
     Promise("removed container", removed, 20),

@@ -13,7 +13,7 @@ from sessions.backends.base import Launch
 from sessions.channels.hub import ChannelHub
 from sessions.checkpoints.kept import Fingerprint, Taken
 from sessions.kernels.kernel import Kernel
-from sessions.model.checkpoint import Checkpoints, InUse, NoRoom, SleepFailed, SleepImage, Snapshot
+from sessions.model.checkpoint import Checkpoint, CheckpointMode, InUse, NoRoom, SleepFailed, SleepImage
 from sessions.model.errors import CheckpointRefused, InvalidRequest
 from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
@@ -45,17 +45,17 @@ class Checkpointing:
             services: services that sessions share.
         """
         self._slot = slot
-        self._kept = slot.snapshots
+        self._kept = slot.checkpoints
         self._turn = turn
         self._channels = channels
         self._services = services
         #: whether a checkpoint is taken before each cell, and not only when a client asks for one
-        self._automatic = slot.identity.spec.checkpoints is Checkpoints.AUTO
+        self._automatic = slot.identity.spec.checkpoints is CheckpointMode.AUTO
 
     # -- what clients do ------------------------------------------------------------------------------------
 
     @property
-    def all(self) -> tuple[Snapshot, ...]:
+    def all(self) -> tuple[Checkpoint, ...]:
         """The checkpoints, oldest first."""
         return self._kept.all
 
@@ -64,7 +64,7 @@ class Checkpointing:
         """Why there is no checkpoint from before the last cell. Empty means that there is one, or none was wanted."""
         return self._kept.problem
 
-    def find(self, name: str) -> Snapshot:
+    def find(self, name: str) -> Checkpoint:
         """Return the checkpoint with a name.
 
         Raises:
@@ -72,7 +72,7 @@ class Checkpointing:
         """
         return self._kept.find(name)
 
-    async def take(self, name: str | None) -> Snapshot:
+    async def take(self, name: str | None) -> Checkpoint:
         """Take a checkpoint when no cell runs.
 
         Args:
@@ -86,11 +86,11 @@ class Checkpointing:
         taken = self._turn.between_cells(partial(self._take, name))
         return await asyncio.shield(spawn(taken, f"checkpoint of {self._slot.key}"))
 
-    async def _take(self, name: str | None) -> Snapshot:
+    async def _take(self, name: str | None) -> Checkpoint:
         name = f"c-{secrets.token_hex(4)}" if name is None else valid_name("checkpoint", name)
-        if name == AUTOMATIC or any(snapshot.name == name for snapshot in self.all):
+        if name == AUTOMATIC or any(checkpoint.name == name for checkpoint in self.all):
             raise InvalidRequest(f"there is a checkpoint {name!r} already", field="name")
-        return (await self._write(name, self._kept.keep, self._kept.evictable(automatic=False))).snapshot
+        return (await self._write(name, self._kept.keep, self._kept.evictable(automatic=False))).checkpoint
 
     async def roll_back(self, name: str | None) -> None:
         """Return to a checkpoint, which stays. A running cell ends with its kernel.
@@ -103,10 +103,10 @@ class Checkpointing:
             CheckpointRefused: when the checkpoint cannot be used; the session stays as it is.
             SessionError: when the session was ended, or no kernel could be started; the session stays as it is.
         """
-        snapshot = self._kept.find(name)
-        reason = f"the session was rolled back to the checkpoint {snapshot.name!r}"
+        checkpoint = self._kept.find(name)
+        reason = f"the session was rolled back to the checkpoint {checkpoint.name!r}"
         with self._channels.replacing():
-            restore = partial(self._kept.restore, snapshot)
+            restore = partial(self._kept.restore, checkpoint)
             await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore))
         self._services.observer.rolled_back(crash=False)
 
@@ -144,9 +144,9 @@ class Checkpointing:
         taken = await self._turn.between_cells(partial(self._write, "branch", keep_nowhere))
         lap(Stage.CHECKPOINT)
         try:
-            return await self._kept.restore(taken.snapshot, launch)
+            return await self._kept.restore(taken.checkpoint, launch)
         finally:
-            await self._kept.discard(taken.snapshot)
+            await self._kept.discard(taken.checkpoint)
 
     # -- before and after cells -----------------------------------------------------------------------------
 
@@ -222,11 +222,11 @@ class Checkpointing:
                 raise InUse("a cell of a channel client has begun")
             with self._kept.room(kernel, evictable) as room:
                 image = await self._kept.copy(kernel)
-                snapshot = Snapshot(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
+                checkpoint = Checkpoint(name, image, kernel.handle.connection_info, automatic=name == AUTOMATIC)
                 if slot.state is State.CLOSED or slot.kernel is not kernel:
-                    await self._kept.discard(snapshot)
+                    await self._kept.discard(checkpoint)
                     raise _refused("the kernel was ended or replaced")
-                taken = Taken(snapshot, Fingerprint.of(kernel))
+                taken = Taken(checkpoint, Fingerprint.of(kernel))
                 await keep(taken)
                 await room.delete_displaced()
         except SleepFailed as error:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from sessions.backends.base import KernelHandle, Launch
-from sessions.checkpoints.kept import Snapshots
+from sessions.checkpoints.kept import KeptCheckpoints
 from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel, KernelListener
 from sessions.model.checkpoint import SleepFailed, SleepImage
@@ -116,7 +116,9 @@ class KernelSlot:
         self._present: PresentKernel | None = None
         self.record = SlotRecord(identity, services, notice, origin, lambda: listener.closed)
         #: the session's checkpoints
-        self.snapshots = Snapshots(identity.key, services.kernel_memory, self.record.snapshots, origin.snapshots)
+        self.checkpoints = KeptCheckpoints(
+            identity.key, services.kernel_memory, self.record.checkpoints, origin.checkpoints
+        )
         #: held while a client has the kernel replaced
         self._replacing = asyncio.Lock()
         #: writes the kernel's memory
@@ -260,7 +262,7 @@ class KernelSlot:
         self.install(kernel)
         await self._sleeper.forget()
         fresh = replacement.change is StateChange.RESTARTED or (start is None and not woken)
-        await (self.snapshots.forget_automatic() if fresh else self.snapshots.forget_ahead())
+        await (self.checkpoints.forget_automatic() if fresh else self.checkpoints.forget_ahead())
         if old is not None:
             done = "rolled back" if is_return else "restarted"
             cause = KernelDied(f"the session was {done} while the cell ran")
@@ -350,14 +352,16 @@ class KernelSlot:
         Returns:
             the state of the variables. None means that the session did not return to a checkpoint.
         """
-        snapshot = self.snapshots.return_point
-        if snapshot is None or self._start.task is not None:  # a client has already asked for another kernel
+        checkpoint = self.checkpoints.return_point
+        if checkpoint is None or self._start.task is not None:  # a client has already asked for another kernel
             return None
         self._listener.returning(kernel)
         try:
-            moment = "before" if snapshot in self.snapshots.all else "after"
+            moment = "before" if checkpoint in self.checkpoints.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
-            await self.replace(Replacement(StateChange.ROLLED_BACK, reason, partial(self.snapshots.restore, snapshot)))
+            await self.replace(
+                Replacement(StateChange.ROLLED_BACK, reason, partial(self.checkpoints.restore, checkpoint))
+            )
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
             return None
@@ -411,7 +415,7 @@ class KernelSlot:
         self._present = None
         self.move(State.ASLEEP)
         self._listener.fell_asleep()
-        await self.snapshots.forget_ahead()
+        await self.checkpoints.forget_ahead()
         await self._sleeper.end_kernel(kernel, image)
         return ""
 
@@ -458,7 +462,7 @@ class KernelSlot:
         await self._start.wait()
         await self._former_ended()
         await self._sleeper.forget()
-        await self.snapshots.clear()
+        await self.checkpoints.clear()
         if self.left_container is None:  # else `take_over` deletes them
             await self.delete_files()
 

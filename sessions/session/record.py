@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from sessions.backends.base import Launch
 from sessions.kernels.kernel import Kernel
-from sessions.model.checkpoint import SleepImage, Snapshot
+from sessions.model.checkpoint import Checkpoint, SleepImage
 from sessions.model.errors import SessionClosed
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.values import Network, SessionKey, SessionSpec, StateNotice
@@ -60,7 +60,7 @@ class Origin:
     #: the kernel that an earlier gateway has left, awake or asleep; None if there is no such kernel
     left: ContainerRecord | None = None
     #: the checkpoints that an earlier gateway has left
-    snapshots: tuple[Snapshot, ...] = ()
+    checkpoints: tuple[Checkpoint, ...] = ()
     #: function that starts the session's first kernel; None if that is an ordinary new kernel
     start: StartFunction | None = None
 
@@ -92,7 +92,7 @@ class SlotRecord:
         self._ledger = services.ledger
         self._container = origin.left
         self._notice = notice
-        self._snapshots = origin.snapshots
+        self._checkpoints = origin.checkpoints
         self._closed = closed
 
     def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> None:
@@ -109,21 +109,23 @@ class SlotRecord:
         """
         info = kernel.handle.connection_info
         container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
-        self._write(container, notice, self._snapshots)
+        self._write(container, notice, self._checkpoints)
 
-    def snapshots(self, snapshots: tuple[Snapshot, ...]) -> None:
+    def checkpoints(self, checkpoints: tuple[Checkpoint, ...]) -> None:
         """Record the session's checkpoints.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
             SessionClosed: when the session was ended.
         """
-        self._write(self._container, self._notice, snapshots)
+        self._write(self._container, self._notice, checkpoints)
 
-    def _write(self, container: ContainerRecord | None, notice: StateNotice, snapshots: tuple[Snapshot, ...]) -> None:
+    def _write(
+        self, container: ContainerRecord | None, notice: StateNotice, checkpoints: tuple[Checkpoint, ...]
+    ) -> None:
         if self._closed():
             raise SessionClosed
         of = self._of
         if container is not None and not of.spec.throwaway:  # the next gateway removes a container without a record
-            self._ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice, snapshots))
-        self._container, self._notice, self._snapshots = container, notice, snapshots
+            self._ledger.keep(SessionRecord(of.key, of.spec, of.created_at, of.id, container, notice, checkpoints))
+        self._container, self._notice, self._checkpoints = container, notice, checkpoints

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from sessions.model.checkpoint import Checkpoints
+from sessions.model.checkpoint import CheckpointMode
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
@@ -129,7 +129,7 @@ class Registry(Owners[Session]):
         kernelspec = self._specs.find(spec.language)
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
-        if spec.checkpoints is Checkpoints.AUTO and not self._services.kernel_memory.ability.on:
+        if spec.checkpoints is CheckpointMode.AUTO and not self._services.kernel_memory.ability.on:
             raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
         self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)
         ledger = self._services.ledger

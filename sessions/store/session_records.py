@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from sessions.model.checkpoint import SleepImage, Snapshot
+from sessions.model.checkpoint import Checkpoint, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.values import SandboxSpec, SessionKey, SessionSpec, StateNotice
 
@@ -35,7 +35,7 @@ class SessionRecord:
     #: what the next execution reports about the variables
     notice: StateNotice = field(default_factory=StateNotice)
     #: the session's checkpoints, oldest first
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[Checkpoint, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

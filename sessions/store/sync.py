@@ -45,7 +45,7 @@ def disk_full_error(directory: Path) -> LedgerUnavailable | None:
     return LedgerUnavailable(f"the disk of the state directory is full: {free // 1024} KiB are free")
 
 
-class Checkpointer:
+class Syncer:
     """The thread that syncs all databases of a directory, and keeps their reserve filled."""
 
     def __init__(self, directory: Path) -> None:
@@ -57,7 +57,7 @@ class Checkpointer:
         self._directory = directory
         self._reserve = Reserve(directory)
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="sync", daemon=True)
         #: names of the databases, and of the reserve, that cannot be written at present; each is logged once
         self._failing: set[str] = set()
         #: why records may not be written at present. None means that they may.
@@ -95,7 +95,7 @@ class Checkpointer:
             self._failing.discard("reserve")
         for each in logs:
             try:
-                each.checkpoint(reuse="reserve" in self._failing)
+                each.sync(reuse="reserve" in self._failing)
             except sqlite3.Error as error:
                 each.close()
                 self._failed(each.path.name, error)
@@ -134,7 +134,7 @@ class WriteAheadLog:
         #: pages in the log at the last sync
         self._pages = 0
 
-    def checkpoint(self, *, reuse: bool = False) -> None:
+    def sync(self, *, reuse: bool = False) -> None:
         """Sync all commits since the last call.
 
         Args:

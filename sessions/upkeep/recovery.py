@@ -70,7 +70,7 @@ class Recovery:
         workspaces = {container.workspace for container in places} | {sandbox.workspace for sandbox, _ in sandboxes}
         workspaces |= {str(session.launch.workspace) for session in slept}
         kernels = {container.id: container.info for container in places}
-        copies = [snapshot.image for session in self._registry.all() for snapshot in session.checkpoints.all]
+        copies = [checkpoint.image for session in self._registry.all() for checkpoint in session.checkpoints.all]
         handles = await self._backend.adopt(kernels, workspaces, [*slept.values(), *copies])
         paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
         standing = {sandbox.workspace for sandbox in paused}

@@ -102,7 +102,7 @@ def main() -> None:
         "max_share_per_tenant": "1",
         "max_sessions_per_tenant": str(arguments.sessions),
     }
-    with gateway("docker", checkpoints="auto", **settings) as serving:  # type: ignore[arg-type]  # no flags
+    with gateway("docker", golden_images="auto", **settings) as serving:  # type: ignore[arg-type]  # no flags
         serving.wait_for_sleep()
         begun = time.perf_counter()
         begin(serving, lives, arguments.awake)

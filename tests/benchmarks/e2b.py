@@ -110,7 +110,7 @@ def firsts(plain: Gateway, isolation: str, image: str) -> None:
     with ExitStack() as stack:
         ways = {"started plainly": plain}
         if isolation == "docker":
-            usual = {"checkpoints": "auto", "preload": ",".join(PRELOAD), "pool_size": "2"}
+            usual = {"golden_images": "auto", "preload": ",".join(PRELOAD), "pool_size": "2"}
             ways[RESTORED] = stack.enter_context(gateway(isolation, image=image, must_be_ready=True, **usual))
             until_restored(ways[RESTORED])
         for _ in range(CREATED):

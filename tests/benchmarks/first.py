@@ -23,8 +23,8 @@ COLD, RESTORED, POOLED = "cold", "restored from a checkpoint", "from the pool"
 #: the settings of the gateway of each way; those of the pool are the usual ones
 SETTINGS = {
     COLD: {},
-    RESTORED: {"checkpoints": "auto", "preload": ",".join(PRELOAD)},
-    POOLED: {"checkpoints": "auto", "preload": ",".join(PRELOAD), "pool_size": "2"},
+    RESTORED: {"golden_images": "auto", "preload": ",".join(PRELOAD)},
+    POOLED: {"golden_images": "auto", "preload": ",".join(PRELOAD), "pool_size": "2"},
 }
 #: the cells of a new session
 PLOT, FIT = FIRST_CELLS.values()
@@ -51,7 +51,7 @@ def measure(isolation: str, most: int, limit: float) -> Ways:
                 continue
             say(f"first, {isolation}: starting a gateway for sessions {way}")
             serving = stack.enter_context(serving_on(isolation, **settings))
-            if way == RESTORED and (reason := without_checkpoints(serving)):
+            if way == RESTORED and (reason := without_golden_images(serving)):
                 ways[way] = reason
                 continue
             figures: Figures = defaultdict(list)
@@ -66,12 +66,12 @@ def measure(isolation: str, most: int, limit: float) -> Ways:
     return ways
 
 
-def without_checkpoints(serving: Gateway) -> str:
+def without_golden_images(serving: Gateway) -> str:
     """Wait for the gateway's first checkpoint; return why there is none, empty: there is one."""
     deadline = time.monotonic() + CHECKPOINT
-    while not (told := serving.call("GET", "/readyz", tenant=None).json()["checkpoints"])["on"]:
+    while not (told := serving.call("GET", "/readyz", tenant=None).json()["golden_images"])["on"]:
         if time.monotonic() > deadline:
-            return f"no checkpoints: {told['detail']}"
+            return f"no golden images: {told['detail']}"
         time.sleep(0.2)
     return ""
 

@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sessions.model.stopwatch import Operation, Stage
 from tests.benchmarks.figures import rounds
-from tests.benchmarks.first import without_checkpoints
+from tests.benchmarks.first import without_golden_images
 from tests.benchmarks.results import Figures, Ways
 from tests.benchmarks.serving import serving_on
 from tests.benchmarks.start import PRELOAD
@@ -48,9 +48,9 @@ def measure(isolation: str, most: int, limit: float) -> Ways:
     found: dict[Operation, Figures] = {operation: defaultdict(list) for operation in WAYS}
     with (
         serving_on(isolation) as plain,
-        serving_on(isolation, checkpoints="auto", preload=",".join(PRELOAD)) as serving,
+        serving_on(isolation, golden_images="auto", preload=",".join(PRELOAD)) as serving,
     ):
-        if reason := without_checkpoints(serving):
+        if reason := without_golden_images(serving):
             return dict.fromkeys(WAYS.values(), reason)
         serving.wait_for_sleep()
         one_round(serving, plain, {operation: defaultdict(list) for operation in WAYS}, 0)  # the first costs more

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from sessions.backends.base import KERNEL_IMAGE, Backend, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.engine.cgroup import ControlGroup
-from sessions.backends.docker.profile import CheckpointSettings
+from sessions.backends.docker.profile import GoldenSettings
 from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -231,15 +231,15 @@ async def refill(backend: Backend, count: int = 4) -> float:
 async def compare(settings: DockerSettings, runs: int) -> Table:
     """Measure kernels that are restored beside kernels that are started plainly."""
     with TemporaryDirectory() as directory:
-        mine = CheckpointSettings(Path(directory) / "checkpoints", 1024**3, PLAIN.limits, (FULL,))
-        restoring = DockerBackend(replace(settings, checkpoints=mine))
+        mine = GoldenSettings(Path(directory) / "checkpoints", 1024**3, PLAIN.limits, (FULL,))
+        restoring = DockerBackend(replace(settings, golden=mine))
         plain = DockerBackend(replace(settings, instance=f"{settings.instance}-plain"))
         backends: dict[str, Backend] = {"restored": restoring, "started": plain}
         try:
             for backend in backends.values():
                 await ready(backend)
                 await backend.adopt({}, ())
-            await until(lambda: restoring.checkpoints.on, 90)
+            await until(lambda: restoring.golden_images.on, 90)
             # The first context of a sandbox lets the gateway make the checkpoint of such contexts.
             await end(restoring, await Kernel.start(restoring, replace(Launch(FULL), workspace="first", shared=True)))
             await asyncio.wait_for(restoring.settled(), 90)

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
-from sessions.backends.docker.profile import CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import GoldenSettings, SleepSettings
 from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -94,9 +94,9 @@ async def main(runs: int) -> None:
     with TemporaryDirectory() as directory:
         place, key = Path(directory), secrets.token_bytes(32)
         settings = DockerSettings("runsc", "kernel-gateway/python:latest", "kernel-gateway-bench", "bench-state")
-        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (LAUNCH.kernelspec,))
+        golden = GoldenSettings(place / "checkpoints", 1024 * MIB, Limits(), (LAUNCH.kernelspec,))
         sleep = SleepSettings(place / "asleep", lambda: key)
-        backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
+        backend = DockerBackend(replace(settings, golden=golden, sleep=sleep))
         try:
             await measure(backend, runs)
         finally:

@@ -84,7 +84,7 @@ def test_a_runtime_without_checkpoints_is_refused_and_its_sessions_run(place: Pa
         assert status == 1
         for name in ("isolation test", "start", "wall: host", "interrupt", "full workspace", "removed container"):
             assert verdict(said, name).startswith(("works", "slower than")), said
-        assert verdict(said, "first checkpoints").startswith("refused: "), said
+        assert verdict(said, "golden images").startswith("refused: "), said
         for name in ("restore", "checkpoint", "rollback", "branch", "sleep", "wake"):
             assert verdict(said, name).startswith("refused: not tried"), said
         assert engine.left() == []

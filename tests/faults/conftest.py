@@ -31,7 +31,7 @@ USUAL: Mapping[str, Any] = {
     "max_concurrent_per_tenant": "60",
 }
 #: with these, kernels can be copied and sleep
-SLEEPING: Mapping[str, Any] = {**USUAL, "checkpoints": "auto", "memory": "512m"}
+SLEEPING: Mapping[str, Any] = {**USUAL, "golden_images": "auto", "memory": "512m"}
 #: no command to gVisor fails
 NEVER = "0 early"
 #: threads allowed beyond those at rest: those of all lanes, which are kept after their first use
@@ -71,7 +71,7 @@ def troubled_gateway(network: str, *, settings: Mapping[str, Any] = USUAL, **env
             for name, value in {"DOCKER_HOST": engine.url, **environment}.items():
                 patch.setenv(name, value)
             serving = stack.enter_context(gateway("docker", network=network, **settings))
-            if "checkpoints" in settings:
+            if "golden_images" in settings:
                 serving.wait_for_sleep()
         vitals = Vitals(serving, Neighbour(serving), containers=1)
         before = threads(serving)

@@ -179,7 +179,7 @@ class Stage:
 @pytest.fixture(scope="module")
 def shared(network: str) -> Iterator[Stage]:
     """The gateway of these tests, which takes checkpoints."""
-    settings: dict[str, Any] = {"memory": "256m", "disk": "16m", "checkpoints": "auto"}
+    settings: dict[str, Any] = {"memory": "256m", "disk": "16m", "golden_images": "auto"}
     settings |= {"max_concurrent_per_tenant": "60", "max_sessions_per_tenant": str(QUOTA)}
     with gateway("docker", network=network, **settings) as serving:
         serving.wait_for_sleep()

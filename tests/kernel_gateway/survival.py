@@ -37,11 +37,11 @@ class Life:
     stack: ExitStack
     state_dir: Path
 
-    def own(self, isolation: str = "docker", *, checkpoints: str = "off", keep_sessions: str = "false") -> Gateway:
+    def own(self, isolation: str = "docker", *, golden_images: str = "off", keep_sessions: str = "false") -> Gateway:
         """Start a gateway for this session alone, the next one on the same state."""
         return self.stack.enter_context(
             gateways.gateway(
-                isolation, state_dir=str(self.state_dir), checkpoints=checkpoints, keep_sessions=keep_sessions
+                isolation, state_dir=str(self.state_dir), golden_images=golden_images, keep_sessions=keep_sessions
             )
         )
 
@@ -81,7 +81,7 @@ def cell(then: str, *, status: str, auto: bool = False, **fields: Any) -> Event:
     """A cell changes both, and then does something that ends it with this status."""
 
     def happens(life: Life) -> Gateway:
-        gateway = life.begin(life.with_sleep(), checkpoints="auto") if auto else life.begin(life.shared)
+        gateway = life.begin(life.with_sleep(), golden_images="auto") if auto else life.begin(life.shared)
         reply = life.change(gateway, then, **fields)
         assert reply["status"] == status, reply
         return gateway
@@ -203,7 +203,7 @@ def asleep_meanwhile(*, machine: bool) -> Event:
     """The gateway is killed while the session sleeps, or the whole machine is restarted."""
 
     def happens(life: Life) -> Gateway:
-        gateway = life.own(checkpoints="auto")
+        gateway = life.own(golden_images="auto")
         gateway.wait_for_sleep()
         life.begin(gateway, on_idle="sleep", idle_timeout=1)
         life.change(gateway)
@@ -212,7 +212,7 @@ def asleep_meanwhile(*, machine: bool) -> Event:
         gateway.process.wait()
         if machine:
             end_containers(gateway)
-        return life.own(checkpoints="auto")
+        return life.own(golden_images="auto")
 
     return happens
 

@@ -54,8 +54,8 @@ def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gat
     gateway = started("docker")
     assert gateway.call("GET", "/readyz", tenant=None).json() == {
         "ready": True,
-        "checkpoints": {"on": False, "detail": "`checkpoints` is off"},
-        "sleep": {"on": False, "detail": "`checkpoints` is off"},
+        "golden_images": {"on": False, "detail": "`golden_images` is off"},
+        "sleep": {"on": False, "detail": "`golden_images` is off"},
     }
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
     assert gateway.text("ready", "1") == "1"
@@ -160,18 +160,18 @@ def test_the_doctor_judges_by_the_settings_of_the_gateway(monkeypatch: pytest.Mo
     list(examine(settings))
     (found,) = asked
     assert found.sleep is not None
-    own = replace(found, instance="tests", sleep=replace(found.sleep, key=bytes), checkpoints=None)
-    assert own == replace(backend.settings, checkpoints=None)
+    own = replace(found, instance="tests", sleep=replace(found.sleep, key=bytes), golden=None)
+    assert own == replace(backend.settings, golden=None)
     assert len({found.sleep.key() for _ in range(2)}) == 1, "what it has encrypted it can decrypt"
-    assert found.checkpoints is not None
-    assert found.checkpoints.directory == tmp_path / "checkpoints"
+    assert found.golden is not None
+    assert found.golden.directory == tmp_path / "checkpoints"
 
 
 @pytest.mark.engine
 @pytest.mark.full
-@pytest.mark.parametrize("given", [{}, {"sleep_disk": "0"}, {"files": "memory"}, {"checkpoints": "off"}], ids=str)
+@pytest.mark.parametrize("given", [{}, {"sleep_disk": "0"}, {"files": "memory"}, {"golden_images": "off"}], ids=str)
 def test_the_doctor_says_of_sleep_what_the_gateway_says(given: dict[str, str], tmp_path: Path) -> None:
-    settings = {"checkpoints": "auto", "preload": "", "state_dir": str(tmp_path)} | given
+    settings = {"golden_images": "auto", "preload": "", "state_dir": str(tmp_path)} | given
     with gateways.gateway("docker", must_be_ready=True, **settings) as gateway:
         # the first checkpoint, and then the proof of sleep
         until(lambda: not re.search("is being made|is under way", gateway.call("GET", "/readyz", tenant=None).text))

@@ -27,7 +27,7 @@ GONE = {"restarted", "lost"}
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("docker", checkpoints="auto", preload="", idle_timeout="3") as serving:
+    with gateways.gateway("docker", golden_images="auto", preload="", idle_timeout="3") as serving:
         serving.wait_for_sleep()
         yield serving
 

@@ -26,9 +26,9 @@ print(json.dumps({
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("docker", checkpoints="auto", preload="numpy") as serving:
+    with gateways.gateway("docker", golden_images="auto", preload="numpy") as serving:
         deadline = time.monotonic() + gateways.START_TIMEOUT
-        while not (told := serving.call("GET", "/readyz", tenant=None).json()["checkpoints"])["on"]:
+        while not (told := serving.call("GET", "/readyz", tenant=None).json()["golden_images"])["on"]:
             assert "being made" in told["detail"], told
             assert time.monotonic() < deadline, told
             time.sleep(0.2)

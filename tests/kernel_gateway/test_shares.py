@@ -115,7 +115,7 @@ OTHER = {
     "port": "an address",
     "pool_size": "kernels ahead of need, which give way",
     "pool_max": "kernels ahead of need, which give way",
-    "checkpoint_disk": "checkpoints of the operator's images and preload, of which tenants choose none",
+    "golden_disk": "golden images of the operator's images and preload, of which tenants choose none",
     "memory": "of one kernel",
     "processes": "of one kernel",
     "disk": "of one session",

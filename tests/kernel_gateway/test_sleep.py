@@ -25,7 +25,9 @@ SOON = 60.0
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("docker", checkpoints="auto", preload="", idle_timeout="2", cull_connected="true") as serving:
+    with gateways.gateway(
+        "docker", golden_images="auto", preload="", idle_timeout="2", cull_connected="true"
+    ) as serving:
         serving.wait_for_sleep()
         yield serving
 
@@ -101,7 +103,7 @@ def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) 
     gateway.process.kill()
     gateway.process.wait()
     with gateways.gateway(
-        "docker", checkpoints="auto", preload="", idle_timeout="60", state_dir=str(gateway.state_dir)
+        "docker", golden_images="auto", preload="", idle_timeout="60", state_dir=str(gateway.state_dir)
     ) as later:
         reply = later.execute(name, "print(x)")
         assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")

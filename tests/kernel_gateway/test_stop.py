@@ -24,7 +24,7 @@ from tests.fakes import FakeBackend, until
 #: steps of `stop` before the state directory is free, as attributes of the service
 STEPS = [
     *("readiness.close", "_listener.stop", "sandboxes.close", "registry.close", "_server.close_all_connections"),
-    *("providers.close", "pool.close", "backend.close", "checkpointer.close", "templates.close", "keystore.close"),
+    *("providers.close", "pool.close", "backend.close", "syncer.close", "templates.close", "keystore.close"),
     *("provider_store.close", "audit.close", "ledger.close"),
 ]
 

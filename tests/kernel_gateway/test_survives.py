@@ -96,7 +96,7 @@ def with_sleep() -> Iterator[Callable[[], Gateway]]:
     with ExitStack() as stack:
 
         def start() -> Gateway:
-            gateway = stack.enter_context(gateways.gateway("docker", checkpoints="auto"))
+            gateway = stack.enter_context(gateways.gateway("docker", golden_images="auto"))
             gateway.wait_for_sleep()
             return gateway
 

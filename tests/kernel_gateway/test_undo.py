@@ -26,7 +26,7 @@ ENDS = {
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("docker", checkpoints="auto", preload="") as serving:
+    with gateways.gateway("docker", golden_images="auto", preload="") as serving:
         serving.wait_for_sleep()
         yield serving
 
@@ -162,7 +162,7 @@ def test_the_example_of_the_page_works(gateway: Gateway) -> None:
 
 @pytest.mark.engine
 def test_checkpoints_outlive_a_gateway_that_is_killed() -> None:
-    with gateways.gateway("docker", checkpoints="auto", preload="") as first:
+    with gateways.gateway("docker", golden_images="auto", preload="") as first:
         first.wait_for_sleep()
         text(first, "kept", "x = 1; print(open('file', 'w').write('one'))")
         assert asked(first, "kept", "checkpoints", name="one").status_code == 201
@@ -170,7 +170,7 @@ def test_checkpoints_outlive_a_gateway_that_is_killed() -> None:
         first.process.kill()
         first.process.wait()
         state_dir = str(first.state_dir)
-        with gateways.gateway("docker", checkpoints="auto", preload="", state_dir=state_dir) as second:
+        with gateways.gateway("docker", golden_images="auto", preload="", state_dir=state_dir) as second:
             assert asked(second, "kept", "rollback").status_code == 200
             assert text(second, "kept") == "1 one"
 

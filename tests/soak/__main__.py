@@ -147,7 +147,7 @@ def main() -> int:
     keys = ",".join(f"{name}:{key}" for name, key in KEYS.items())
     try:
         settings = {"keys": keys, "memory": "512m", "idle_timeout": "3600", "pool_size": "1", "pool_max": "2"}
-        settings["checkpoints"] = "auto"
+        settings["golden_images"] = "auto"
         with gateway("docker", network=NETWORK, **settings) as serving, closing(Gauges(serving)) as gauges:  # type: ignore[arg-type]  # no flags
             serving.wait_for_sleep()
             run = Run(serving, len(HONEST) / arguments.rate)

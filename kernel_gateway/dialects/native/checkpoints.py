@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from kernel_gateway.dialects.native.models import SessionInfo
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.request_body import Body
-from sessions.model.checkpoint import Snapshot
+from sessions.model.checkpoint import Checkpoint
 from sessions.model.values import SessionKey
 
 _Name = Annotated[str | None, Field(max_length=64)]
@@ -45,10 +45,10 @@ class CheckpointInfo(BaseModel):
     automatic: bool = Field(description="taken before the last cell, because the session's `checkpoints` are `auto`")
 
     @classmethod
-    def of(cls, snapshot: Snapshot) -> Self:
+    def of(cls, checkpoint: Checkpoint) -> Self:
         """Describe a checkpoint."""
-        at = datetime.fromtimestamp(snapshot.image.since, UTC)
-        return cls(name=snapshot.name, created_at=at, bytes=snapshot.image.size, automatic=snapshot.automatic)
+        at = datetime.fromtimestamp(checkpoint.image.since, UTC)
+        return cls(name=checkpoint.name, created_at=at, bytes=checkpoint.image.size, automatic=checkpoint.automatic)
 
 
 class CheckpointList(BaseModel):
@@ -62,14 +62,14 @@ class CheckpointsHandler(ExistingHandler):
 
     def get(self, name: str) -> None:
         """List the session's checkpoints."""
-        checkpoints = [CheckpointInfo.of(snapshot) for snapshot in self.session(name).checkpoints.all]
+        checkpoints = [CheckpointInfo.of(checkpoint) for checkpoint in self.session(name).checkpoints.all]
         self.finish_json(CheckpointList(checkpoints=checkpoints).model_dump(mode="json"))
 
     async def post(self, name: str) -> None:
         """Take a checkpoint when no cell runs."""
-        snapshot = await self.session(name).checkpoints.take(self.body(TakeCheckpoint).name)
+        checkpoint = await self.session(name).checkpoints.take(self.body(TakeCheckpoint).name)
         self.set_status(HTTPStatus.CREATED)
-        self.finish_json(CheckpointInfo.of(snapshot).model_dump(mode="json"))
+        self.finish_json(CheckpointInfo.of(checkpoint).model_dump(mode="json"))
 
 
 class CheckpointHandler(ExistingHandler):

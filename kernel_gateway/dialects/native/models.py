@@ -14,7 +14,7 @@ from kernel_gateway.errors import STATUS
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
 from sessions.guest.paths import sandbox_path
-from sessions.model.checkpoint import Checkpoints, OnIdle
+from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, Network, SessionSpec, valid_env
 from sessions.session.session import Session
@@ -71,7 +71,7 @@ class CreateSession(Body):
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
-            checkpoints=Checkpoints(self.checkpoints),
+            checkpoints=CheckpointMode(self.checkpoints),
             cwd=sandbox_path(self.cwd),
             image=settings.valid_image(self.image),
             network=Network(self.network),

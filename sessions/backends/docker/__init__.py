@@ -96,9 +96,9 @@ class DockerBackend:
         return self._starter.disks.room
 
     @property
-    def checkpoints(self) -> Ability:
+    def golden_images(self) -> Ability:
         """Whether kernels are restored from golden images."""
-        return self._starter.checkpoints.ability
+        return self._starter.golden.ability
 
     @property
     def leftovers(self) -> int:
@@ -146,7 +146,7 @@ class DockerBackend:
             ]
             self._egress.report_requests()
         if before and before != self._image:
-            self._starter.checkpoints.begin()
+            self._starter.golden.begin()
 
     def _prepare_blocking(self) -> None:
         api, settings = self._engine.api, self.settings
@@ -164,7 +164,7 @@ class DockerBackend:
 
     async def settled(self) -> None:
         """Wait until the golden images of all languages are made and proven, or have failed."""
-        await self._starter.checkpoints.settled()
+        await self._starter.golden.settled()
 
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
@@ -193,7 +193,7 @@ class DockerBackend:
         for handle in adopted.values():
             if handle.id not in running:
                 handle.ended()
-        self._starter.checkpoints.begin()  # not earlier: its containers would have been removed as unknown ones
+        self._starter.golden.begin()  # not earlier: its containers would have been removed as unknown ones
         return adopted
 
     @property
@@ -223,7 +223,7 @@ class DockerBackend:
 
     async def _release(self, leave_disks: Callable[[], None]) -> None:
         await self._starter.lost.give_up(SOON)
-        await self._starter.checkpoints.close()
+        await self._starter.golden.close()
         if self._watch is not None:
             self._watch.stop()
         for each in self._usage_loops:

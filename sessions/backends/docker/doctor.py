@@ -97,11 +97,11 @@ def _abilities(api: docker.APIClient, settings: DockerSettings) -> Iterator[Find
     fix = "the rules must be in effect: as root " + _commands(settings)
     address = network.ensure_network(api, settings.network)
     yield _step("isolation test", lambda: _proven(proof.prove(api, settings, address).gvisor), fix)
-    checkpoints, proven = _checkpoints(settings)
-    yield Finding.of("checkpoints", checkpoints)
+    golden, proven = _golden(settings)
+    yield Finding.of("golden images", golden)
     yield Finding.of("sleep", _sleep(settings, proven))
-    if (written := settings.checkpoints or settings.sleep) is not None:
-        yield Finding("disk of checkpoints", None, detail=_place(written.directory, MOUNTS.read_text()))
+    if (written := settings.golden or settings.sleep) is not None:
+        yield Finding("disk of memory images", None, detail=_place(written.directory, MOUNTS.read_text()))
 
 
 def _step(name: str, look: Callable[[], str], fix: str) -> Finding:
@@ -190,19 +190,19 @@ def _files(settings: DockerSettings) -> str:
         return disks.prove()
 
 
-def _checkpoints(settings: DockerSettings) -> tuple[Ability, Ability]:
+def _golden(settings: DockerSettings) -> tuple[Ability, Ability]:
     """Make a golden image and restore a kernel from it. Kernels can start without one, so this is no requirement.
 
     Returns:
         whether kernels can be restored, and whether this process may write and restore sessions.
     """
-    if settings.checkpoints is None or not settings.checkpoints.kernelspecs:
-        off = Ability(on=False, detail="`checkpoints` is off")
+    if settings.golden is None or not settings.golden.kernelspecs:
+        off = Ability(on=False, detail="`golden_images` is off")
         return off, off
-    parent = settings.checkpoints.directory.parent
+    parent = settings.golden.directory.parent
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with TemporaryDirectory(dir=parent) as directory:
-        mine = replace(settings.checkpoints, directory=Path(directory))
+        mine = replace(settings.golden, directory=Path(directory))
         shape = Shape.of(mine.kernelspecs[0])
         with _disks(settings) as (engine, disks):
             workshop = Workshop(engine, disks, settings, mine, SleepImages(engine, disks, settings))
@@ -258,7 +258,7 @@ def _place(directory: Path, mounts: str) -> str:
     if kinds[place] not in IN_MEMORY:
         return f"on {kinds[place]}"
     return (
-        f"{place} is in memory ({kinds[place]}): a checkpoint counts as memory of the kernel that is written, and the "
+        f"{place} is in memory ({kinds[place]}): what is written counts as memory of its kernel, and the "
         "kernel ends if that is above its limit; set state_dir to a directory on a disk"
     )
 

@@ -71,7 +71,7 @@ class EgressSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointSettings:
+class GoldenSettings:
     """Settings of the golden images, from which new kernels are restored."""
 
     directory: Path
@@ -98,7 +98,7 @@ class DockerSettings:
     images: tuple[str, ...] = ()
     egress: EgressSettings | None = None
     #: golden images. None means that all kernels are started plainly.
-    checkpoints: CheckpointSettings | None = None
+    golden: GoldenSettings | None = None
     sleep: SleepSettings | None = None
     #: where workspaces are. A workspace in memory ends with its last container, and counts as that container's memory.
     files: Literal["disk", "memory"] = "disk"

@@ -60,12 +60,12 @@ class DockerSleep:
         self._engine = engine
         self._settings = settings
         self._starter = starter
-        self._sleep_images = starter.checkpoints.sleep_images
+        self._sleep_images = starter.golden.sleep_images
 
     @property
     def ability(self) -> Ability:
         """Whether kernels can sleep."""
-        return sleep_ability(self._settings, self._starter.checkpoints.proven)
+        return sleep_ability(self._settings, self._starter.golden.proven)
 
     # -- falling asleep -------------------------------------------------------------------------------------
 

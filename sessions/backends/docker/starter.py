@@ -20,7 +20,7 @@ from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.breaker import Breaker, engine_failed, log_refusal
 from sessions.backends.docker.engine.engine import START, Engine
-from sessions.backends.docker.golden.supply import Checkpoints
+from sessions.backends.docker.golden.supply import GoldenImages
 from sessions.backends.docker.isolation.egress import Egress
 from sessions.backends.docker.profile import DockerSettings
 from sessions.model.connection_info import ConnectionInfo
@@ -56,7 +56,7 @@ class Starter:
         self._doubt = doubt
         self.breaker = Breaker(doubt)
         self.disks = Disks(engine, settings)
-        self.checkpoints = Checkpoints(engine, self.disks, settings)
+        self.golden = GoldenImages(engine, self.disks, settings)
         self.lost = LostContainers(engine)
         #: whether the last proof has found gVisor
         self._gvisor = False
@@ -82,19 +82,19 @@ class Starter:
             StartFailed: when the engine refused.
             BackendUnavailable: when the engine does not answer.
         """
-        image = self.checkpoints.image_for(launch) if self._gvisor else None
+        image = self.golden.image_for(launch) if self._gvisor else None
         if image is None:
             return await self._start(launch)
         try:
             # The golden image was made from this container image. Its id is used, because its name may have moved.
             handle = await self._start(replace(launch, image=image.source), image)
         except (StartFailed, BackendUnavailable) as error:
-            self.checkpoints.failed(image, str(error.__cause__ or error))
+            self.golden.failed(image, str(error.__cause__ or error))
             self._report_restore(succeeded=False)
             if isinstance(error, BackendUnavailable):
                 raise
             return await self._start(launch)
-        self.checkpoints.succeeded(image)
+        self.golden.succeeded(image)
         mark_restored()
         self._report_restore(succeeded=True)
         handle.note_preloaded(image.modules)

@@ -131,7 +131,7 @@ class ProcessBackend:
         return 0
 
     @property
-    def checkpoints(self) -> Ability:
+    def golden_images(self) -> Ability:
         """Off, because plain processes cannot be restored."""
         return Ability(on=False, detail="plain processes have none")
 

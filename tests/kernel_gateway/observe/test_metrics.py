@@ -17,7 +17,7 @@ from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.observe.metrics import Metrics
-from sessions.model.checkpoint import Checkpoints
+from sessions.model.checkpoint import CheckpointMode
 from sessions.model.errors import AuditUnavailable, BackendUnavailable, CheckpointRefused, NotInitialized, SessionError
 from sessions.model.stopwatch import Operation, Stage
 from sessions.model.values import ExecuteRequest, SessionKey, SessionSpec, Status
@@ -202,7 +202,7 @@ async def test_checkpoints_returns_and_wakes_are_counted(
     def told(name: str, **labels: str) -> float | None:
         return service.metrics.registry.get_sample_value(f"kernel_gateway_{name}", labels)
 
-    spec = SessionSpec(checkpoints=Checkpoints.AUTO)
+    spec = SessionSpec(checkpoints=CheckpointMode.AUTO)
     session = await service.registry.create(SessionKey("acme", "s"), spec)
     await run(session, "x = 1")
     await run(session, "import os; os._exit(3)")

@@ -18,7 +18,7 @@ from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.golden.workshop import Workshop
-from sessions.backends.docker.profile import DISKS_LABEL, CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import DISKS_LABEL, GoldenSettings, SleepSettings
 from sessions.checkpoints.writing import KernelMemory
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
@@ -44,10 +44,10 @@ class Bed:
 
     def __init__(self, place: Path) -> None:
         self.images = place / "asleep"
-        checkpoints = CheckpointSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
+        checkpoints = GoldenSettings(place / "checkpoints", 1024 * MIB, Limits(), (PYTHON.kernelspec,))
         sleep = SleepSettings(self.images, lambda: KEY)
         settings = DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE)
-        self.backend = DockerBackend(replace(settings, checkpoints=checkpoints, sleep=sleep))
+        self.backend = DockerBackend(replace(settings, golden=checkpoints, sleep=sleep))
         self.readiness = Readiness(self.backend)
         starts = StartQueue(self.backend, self.readiness, 4, lambda _container, _ready: None)
         pool = Pool(self.backend, starts, PoolSettings(Limits(), 0, 0), Clock(), observer=Seen())
@@ -85,10 +85,10 @@ class Bed:
 @asynccontextmanager
 async def workshop_for(settings: DockerSettings) -> AsyncIterator[Workshop]:
     """A workshop beside that of a backend, with the same golden images."""
-    assert settings.checkpoints is not None
+    assert settings.golden is not None
     engine = Engine()
     disks = Disks(engine, settings)
-    yield Workshop(engine, disks, settings, settings.checkpoints, SleepImages(engine, disks, settings))
+    yield Workshop(engine, disks, settings, settings.golden, SleepImages(engine, disks, settings))
     await asyncio.to_thread(disks.close)
     await engine.close()
 

@@ -28,7 +28,7 @@ from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.isolation.isolation import prove_isolation
 from sessions.backends.docker.isolation.proof import Proven
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings, SleepSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, GoldenSettings, SleepSettings
 from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -53,9 +53,9 @@ def docker_backend() -> DockerBackend:
 
 def restoring_backend() -> DockerBackend:
     """A Docker backend whose kernels are restored from a checkpoint, which all of these share."""
-    mine = CheckpointSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
+    mine = GoldenSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
     sleep = SleepSettings(CHECKPOINTS.with_suffix(".asleep"), lambda: bytes(32))
-    return DockerBackend(replace(docker_backend().settings, checkpoints=mine, sleep=sleep))
+    return DockerBackend(replace(docker_backend().settings, golden=mine, sleep=sleep))
 
 
 #: every backend; a mark names what only some machines have
@@ -116,9 +116,9 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_onc
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()
-    if isinstance(backend, DockerBackend) and backend.settings.checkpoints is not None:
+    if isinstance(backend, DockerBackend) and backend.settings.golden is not None:
         await backend.adopt({}, ())
-        await until(lambda: backend.checkpoints.on, NOTICED)
+        await until(lambda: backend.golden_images.on, NOTICED)
         await backend.settled()  # the proof of sleep comes after the first checkpoint
     yield backend
     await backend.close()
@@ -304,8 +304,8 @@ async def test_a_backend_says_whether_it_restores_kernels_and_only_then_does(bac
     outcomes: list[bool] = []
     backend.report_restores(outcomes.append)
     kernel = await Kernel.start(backend, LAUNCH)
-    assert outcomes == [True] * backend.checkpoints.on
-    assert backend.checkpoints.detail
+    assert outcomes == [True] * backend.golden_images.on
+    assert backend.golden_images.detail
     await kernel.kill(SessionClosed())
 
 

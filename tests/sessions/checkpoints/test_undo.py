@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.abilities import Ability
 from sessions.checkpoints.kept import KEPT_MAX
-from sessions.model.checkpoint import Checkpoints, OnIdle
+from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import (
     CheckpointNotFound,
     CheckpointRefused,
@@ -33,7 +33,7 @@ from tests.fakes import MEMORY, Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.channels.test_hub import send
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
-AUTO = SessionSpec(checkpoints=Checkpoints.AUTO)
+AUTO = SessionSpec(checkpoints=CheckpointMode.AUTO)
 
 
 @pytest.fixture
@@ -221,14 +221,14 @@ async def test_clients_wait_while_a_checkpoint_is_taken(world: World, session: S
     assert not cell.done()
     world.backend.sleep.gate.set()
     assert await cell == "1"
-    assert [snapshot.name for snapshot in session.checkpoints.all] == ["one", "two"]
+    assert [checkpoint.name for checkpoint in session.checkpoints.all] == ["one", "two"]
     await taking
 
 
 async def test_the_oldest_checkpoints_go_first(session: Session) -> None:
     for number in range(KEPT_MAX):
         await session.checkpoints.take(f"n{number}")
-    assert [snapshot.name for snapshot in session.checkpoints.all] == [f"n{number}" for number in range(KEPT_MAX)]
+    assert [checkpoint.name for checkpoint in session.checkpoints.all] == [f"n{number}" for number in range(KEPT_MAX)]
     with pytest.raises(CheckpointNotFound):
         await session.checkpoints.roll_back("one")
 
@@ -242,7 +242,7 @@ async def narrow(backend: FakeBackend) -> AsyncIterator[World]:
 
 
 def names(session: Session) -> list[str]:
-    return [snapshot.name for snapshot in session.checkpoints.all]
+    return [checkpoint.name for checkpoint in session.checkpoints.all]
 
 
 async def test_the_oldest_checkpoints_make_room_but_not_for_an_automatic_one(narrow: World) -> None:
@@ -288,7 +288,7 @@ async def test_a_refused_checkpoint_costs_no_other(narrow: World, monkeypatch: p
     with pytest.raises(CheckpointRefused):
         await session.checkpoints.take("three")
     assert (names(session), len(narrow.backend.sleep.copies)) == (["one", "two"], 2)
-    assert [snapshot.name for snapshot in narrow.ledger.sessions()[0].snapshots] == ["one", "two"]
+    assert [checkpoint.name for checkpoint in narrow.ledger.sessions()[0].snapshots] == ["one", "two"]
 
 
 async def test_the_ledger_names_no_checkpoint_that_has_gone(narrow: World) -> None:
@@ -298,8 +298,10 @@ async def test_the_ledger_names_no_checkpoint_that_has_gone(narrow: World) -> No
     await session.checkpoints.take("two")
     await session.checkpoints.take("three")
     await run(session, "1")  # without an automatic one before it: those from earlier go
-    recorded = {snapshot.image.id for snapshot in narrow.ledger.sessions()[0].snapshots}
-    assert recorded == {snapshot.image.id for snapshot in session.checkpoints.all} == set(narrow.backend.sleep.copies)
+    recorded = {checkpoint.image.id for checkpoint in narrow.ledger.sessions()[0].snapshots}
+    assert (
+        recorded == {checkpoint.image.id for checkpoint in session.checkpoints.all} == set(narrow.backend.sleep.copies)
+    )
 
 
 async def test_where_kernels_cannot_be_written_there_are_no_checkpoints(world: World, session: Session) -> None:
@@ -399,7 +401,7 @@ async def test_a_branch_has_its_own_variables_and_files(world: World, session: S
     assert await shown(now) == "2"
     await run(branch, "x = 9")
     assert await shown(session) == "2"
-    assert [snapshot.name for snapshot in session.checkpoints.all] == ["one"]
+    assert [checkpoint.name for checkpoint in session.checkpoints.all] == ["one"]
     await world.registry.end(KEY)
     assert await shown(branch) == "9"
 
@@ -437,13 +439,13 @@ async def test_a_session_with_a_network_cannot_be_branched(backend: FakeBackend)
 # -- before each cell ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoints", Checkpoints)
-async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, checkpoints: Checkpoints) -> None:
+@pytest.mark.parametrize("checkpoints", CheckpointMode)
+async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, checkpoints: CheckpointMode) -> None:
     session = await world.registry.create(KEY, SessionSpec(checkpoints=checkpoints))
     await run(session, "x = 1")
     crash = await run(session, world.backend.on("crash", dies))
     after = await run(session, "print(x)")
-    if checkpoints is Checkpoints.MANUAL:
+    if checkpoints is CheckpointMode.MANUAL:
         assert (crash.state, after.state, after.status) == (StateChange.LOST, StateChange.LOST, Status.ERROR)
         return
     assert (crash.status, crash.state) == (Status.DIED, StateChange.ROLLED_BACK)
@@ -451,13 +453,13 @@ async def test_a_cell_that_ends_its_kernel_costs_only_itself(world: World, check
     assert str(crash.error) == f"{CRASH}; the session is as it was before the cell"
     assert (after.outputs[0]["text"], after.state) == ("1\n", StateChange.ROLLED_BACK)
     assert (await run(session, "1")).state is StateChange.PRESERVED
-    assert [snapshot.automatic for snapshot in session.checkpoints.all] == [True]
+    assert [checkpoint.automatic for checkpoint in session.checkpoints.all] == [True]
 
 
 async def ahead(world: World, session: Session) -> str:
     """Wait until there is a checkpoint for the next cell, and return the id of its image."""
     await until(lambda: not session.in_use and session.reachable)
-    (new,) = set(world.backend.sleep.copies) - {snapshot.image.id for snapshot in session.checkpoints.all}
+    (new,) = set(world.backend.sleep.copies) - {checkpoint.image.id for checkpoint in session.checkpoints.all}
     return new
 
 
@@ -466,7 +468,7 @@ async def test_a_cell_does_not_wait_for_a_checkpoint_if_nothing_has_happened_sin
     await run(session, "x = 1")
     image = await ahead(world, session)
     assert await shown(session) == "1"
-    assert [snapshot.image.id for snapshot in session.checkpoints.all] == [image]
+    assert [checkpoint.image.id for checkpoint in session.checkpoints.all] == [image]
     crash = await run(session, world.backend.on("crash", dies))
     assert (crash.state, await shown(session)) == (StateChange.ROLLED_BACK, "1")
 
@@ -488,7 +490,7 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     else:
         await session.restart()
     await run(session, "x = 2")
-    assert image not in {snapshot.image.id for snapshot in session.checkpoints.all}
+    assert image not in {checkpoint.image.id for checkpoint in session.checkpoints.all}
     await until(lambda: image not in world.backend.sleep.copies)
 
 
@@ -505,7 +507,7 @@ async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(wo
     world.backend.kernel.make_responsive()  # as an access to its files
     image = await ahead(world, session)
     await run(session, "1")
-    assert image not in {snapshot.image.id for snapshot in session.checkpoints.all}
+    assert image not in {checkpoint.image.id for checkpoint in session.checkpoints.all}
 
 
 async def test_a_kernel_that_ends_between_cells_costs_no_cell(world: World) -> None:
@@ -609,7 +611,7 @@ async def test_checkpoints_outlive_the_gateway(backend: FakeBackend, tmp_path: P
     first.ledger.close()
     async with world_over(backend, ledger=tmp_path / "ledger.db") as second:
         session = second.registry.get(KEY)
-        assert [snapshot.name for snapshot in session.checkpoints.all] == ["one"]
+        assert [checkpoint.name for checkpoint in session.checkpoints.all] == ["one"]
         assert await shown(session) == "2"
         await session.checkpoints.roll_back("one")
         assert await shown(session) == "1"

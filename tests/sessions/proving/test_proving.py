@@ -98,7 +98,7 @@ async def test_a_kernel_that_was_started_plainly_was_not_restored(world: World) 
     tried = ground(world)
     with pytest.raises(Refused, match="scripted kernels have none"):
         await restore(tried)
-    world.backend.checkpoints = Ability(on=True, detail="restored")
+    world.backend.golden_images = Ability(on=True, detail="restored")
     with pytest.raises(Refused, match="the kernel was started plainly"):
         await restore(tried)
 
@@ -108,7 +108,7 @@ async def test_a_kernel_with_lower_limits_must_be_restored_like_others(
 ) -> None:
     await world.readiness.check()
     tried, starting = ground(world), world.backend.start
-    world.backend.checkpoints = Ability(on=True, detail="restored")
+    world.backend.golden_images = Ability(on=True, detail="restored")
 
     async def start_like_others(launch: Launch) -> KernelHandle:
         world.backend.restored(succeeded=launch.limits == world.registry.defaults.limits)

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 from sessions.store import sync as module
 from sessions.store.database import Database, open_database
 from sessions.store.reserve import RESERVE
-from sessions.store.sync import Checkpointer, WriteAheadLog
+from sessions.store.sync import Syncer, WriteAheadLog
 from tests.fakes import until
 
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER, padding BLOB)"
@@ -39,7 +39,7 @@ def database(path: Path) -> Iterator[Database]:
 def log(path: Path, database: Database) -> Iterator[WriteAheadLog]:
     assert not database.in_transaction
     with closing(WriteAheadLog(path)) as opened:
-        opened.checkpoint()
+        opened.sync()
         yield opened
 
 
@@ -74,7 +74,7 @@ def test_the_loops_connection_copies_nothing_itself(path: Path, database: Databa
 def test_a_checkpoint_copies_what_was_committed(path: Path, database: Database, log: WriteAheadLog) -> None:
     for number in range(3):
         commit(database, number)
-        log.checkpoint()
+        log.sync()
         assert copied(path) == [*range(number + 1)]
 
 
@@ -84,10 +84,10 @@ def test_a_commit_after_a_checkpoint_does_not_overwrite_the_log(
     before = salt(path)
     for number in range(5):
         commit(database, number)
-        log.checkpoint()
+        log.sync()
         commit(database, number + 100)
         assert salt(path) == before
-    log.checkpoint()
+    log.sync()
     log.close()
     commit(database, 7)  # the control: nothing holds the log now
     assert salt(path) != before
@@ -97,12 +97,12 @@ def test_a_large_log_is_overwritten_by_the_thread(path: Path, database: Database
     before = salt(path)
     commit(database, 1, pages=module.LARGE + 10)
     assert salt(path) == before
-    log.checkpoint()
+    log.sync()
     after = salt(path)
     assert after != before
     size = path.with_name("some.db-wal").stat().st_size
     commit(database, 2, pages=module.LARGE // 2)
-    log.checkpoint()
+    log.sync()
     assert salt(path) == after
     assert path.with_name("some.db-wal").stat().st_size == size
     assert copied(path) == [1, 2]
@@ -111,12 +111,12 @@ def test_a_large_log_is_overwritten_by_the_thread(path: Path, database: Database
 def test_on_a_full_disk_also_a_small_log_is_overwritten(path: Path, database: Database, log: WriteAheadLog) -> None:
     before = salt(path)
     commit(database, 1)
-    log.checkpoint()
+    log.sync()
     assert salt(path) == before
-    log.checkpoint(reuse=True)
+    log.sync(reuse=True)
     after = salt(path)
     assert after != before
-    log.checkpoint(reuse=True)
+    log.sync(reuse=True)
     assert salt(path) == after, "nothing was written since"
     assert copied(path) == [1]
 
@@ -135,7 +135,7 @@ def test_only_a_huge_log_is_overwritten_while_others_write(
     commit(database, 1, pages)
     versions = iter(range(1000, 2000))
     monkeypatch.setattr(module, "_version", lambda _: next(versions))
-    log.checkpoint()
+    log.sync()
     assert (salt(path) != before) == overwritten
     assert copied(path) == [1]
 
@@ -145,9 +145,9 @@ def test_a_reader_delays_a_checkpoint_and_loses_none(path: Path, database: Datab
         reader.execute("BEGIN")
         assert reader.execute("SELECT count(*) FROM numbers").fetchone() == (0,)
         commit(database, 1)
-        log.checkpoint()
+        log.sync()
         assert copied(path) == []
-    log.checkpoint()
+    log.sync()
     assert copied(path) == [1]
 
 
@@ -156,14 +156,14 @@ async def test_the_thread_syncs_all_databases_until_it_is_closed(
 ) -> None:
     monkeypatch.setattr(module, "INTERVAL", 0.01)
     other = open_database(tmp_path / "other.db", SCHEMA)
-    checkpointer = Checkpointer(tmp_path)
-    checkpointer.start()
+    syncer = Syncer(tmp_path)
+    syncer.start()
     commit(database, 1)
     commit(other, 2)
     await until(lambda: (copied(path), copied(tmp_path / "other.db")) == ([1], [2]))
     monkeypatch.setattr(module, "INTERVAL", 60)
     commit(database, 3)
-    checkpointer.close()
+    syncer.close()
     assert copied(path) == [1, 3]
     assert "checkpoints" not in [thread.name for thread in threading.enumerate()]
     other.close()
@@ -176,14 +176,14 @@ async def test_a_failure_is_logged_once_and_ends_nothing(
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 100)
     with capture_logs() as logs:
-        checkpointer = Checkpointer(tmp_path)
+        syncer = Syncer(tmp_path)
         rounds = Mock(wraps=module.disk_full_error)  # asked in each round
         monkeypatch.setattr(module, "disk_full_error", rounds)
-        checkpointer.start()
+        syncer.start()
         await until(lambda: rounds.call_count > 5)
         commit(database, 1)
         await until(lambda: copied(path) == [1])
-        checkpointer.close()
+        syncer.close()
     assert [(entry["log_level"], entry["file"]) for entry in logs] == [("warning", "broken.db")]
 
 
@@ -191,7 +191,7 @@ async def test_the_thread_makes_the_reserve_and_fills_it_again(tmp_path: Path) -
     reserve = tmp_path / "reserve"
     for size in (0, RESERVE // 2):
         reserve.write_bytes(bytes(size))
-        checkpointer = Checkpointer(tmp_path)
-        checkpointer.start()
-        checkpointer.close()
+        syncer = Syncer(tmp_path)
+        syncer.start()
+        syncer.close()
         assert reserve.stat().st_blocks * 512 >= RESERVE

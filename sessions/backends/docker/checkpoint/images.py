@@ -124,9 +124,7 @@ class Images:
         if self._most is not None:
             used = sum(file.stat().st_size for file in self.directory.glob("*/*"))
             if used + expected > self._most:
-                raise TooLarge(
-                    f"it would take {expected} bytes, {used} are in use, and `checkpoint_disk` is {self._most}"
-                )
+                raise TooLarge(f"it would take {expected} bytes, {used} are in use, and `golden_disk` is {self._most}")
         need_room(self.directory, expected)
         path = self.directory / f"{name or uuid.uuid4().hex}{PARTIAL}"
         path.mkdir(mode=0o700)

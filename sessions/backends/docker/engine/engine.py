@@ -63,9 +63,9 @@ END = Lane("end", threads=4, request=15.0, call=60.0)
 SIGNAL = Lane("signal", threads=4, request=10.0, call=15.0)
 TOOL = Lane("tool", threads=8, request=10.0, call=15.0)
 PREPARE = Lane("prepare", threads=1, request=15.0, call=180.0)
-CHECKPOINT = Lane("checkpoint", threads=1, request=20.0, call=180.0)
+GOLDEN = Lane("golden", threads=1, request=20.0, call=180.0)
 SLEEP = Lane("sleep", threads=2, request=20.0, call=120.0)
-LANES = (START, END, SIGNAL, TOOL, PREPARE, CHECKPOINT, SLEEP)
+LANES = (START, END, SIGNAL, TOOL, PREPARE, GOLDEN, SLEEP)
 
 #: time limits of a thread's current call: `until` is its deadline, `request` are the seconds for one request
 _call_limits = threading.local()

@@ -20,7 +20,7 @@ from sessions.backends.docker.checkpoint.images import Image
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.checkpoint.sleep_images import SleepImages
 from sessions.backends.docker.disks.disks import Disks
-from sessions.backends.docker.engine.engine import CHECKPOINT, Engine
+from sessions.backends.docker.engine.engine import GOLDEN, Engine
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
 from sessions.backends.docker.profile import DockerSettings
 from sessions.model.errors import SessionError
@@ -34,16 +34,16 @@ FAILURES_MAX = 3
 ATTEMPTS_MAX = 3
 #: seconds for which the end of the gateway waits for an image that is being made
 SOON = 10.0
-_OFF = "`checkpoints` is off"
+_OFF = "`golden_images` is off"
 
 
-class Checkpoints:
+class GoldenImages:
     """The golden images in use."""
 
     def __init__(self, engine: Engine, disks: Disks, settings: DockerSettings) -> None:
         """Keep the arguments. Nothing is made yet."""
         self._engine = engine
-        self._settings = settings.checkpoints
+        self._settings = settings.golden
         #: the images of sessions, which sleep or have checkpoints
         self.sleep_images = SleepImages(engine, disks, settings)
         self._workshop = (
@@ -106,13 +106,13 @@ class Checkpoints:
         if shape in self._making or attempts >= ATTEMPTS_MAX:
             return
         self._attempts[shape] = attempts + 1
-        self._making[shape] = spawn(self._make_now(shape), f"checkpoint of {shape.language}")
+        self._making[shape] = spawn(self._make_now(shape), f"golden image of {shape.language}")
 
     async def _make_now(self, shape: Shape) -> None:
         now = self._round
         try:
             async with self._one:
-                key, image = await self._engine.call(self._golden, shape, set(self._keys), lane=CHECKPOINT)
+                key, image = await self._engine.call(self._golden, shape, set(self._keys), lane=GOLDEN)
                 if current := now == self._round:
                     self._images[shape] = image
                     self._keys.add(key)
@@ -122,7 +122,7 @@ class Checkpoints:
                 await self._prove_sleep(shape, image)
         except (CheckpointFailed, APIError, SessionError) as error:
             self._trouble = str(error)
-            log.warning("no checkpoint: kernels start plainly", language=shape.language, reason=str(error))
+            log.warning("no golden image: kernels start plainly", language=shape.language, reason=str(error))
         finally:
             del self._making[shape]
         if now != self._round:  # the container image has changed meanwhile
@@ -139,7 +139,7 @@ class Checkpoints:
         if self._workshop is None or shape.shared or (self._sleeps is not None and self._sleeps.on):
             return
         try:
-            self._sleeps = await self._engine.call(self._workshop.sleeps, shape, image, lane=CHECKPOINT)
+            self._sleeps = await self._engine.call(self._workshop.sleeps, shape, image, lane=GOLDEN)
         except (APIError, SessionError) as error:
             self._sleeps = Ability(on=False, detail=str(error))
         if not self._sleeps.on:
@@ -175,7 +175,7 @@ class Checkpoints:
     def _drop(self, image: Image, reason: str) -> None:
         self._failures.pop(image, None)
         for shape in [shape for shape, used in self._images.items() if used == image]:
-            log.warning("a checkpoint is given up", language=shape.language, reason=reason)
+            log.warning("a golden image is given up", language=shape.language, reason=reason)
             del self._images[shape]
             self._keys.discard(image.path.name)
             self._trouble = reason

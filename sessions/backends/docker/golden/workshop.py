@@ -29,7 +29,7 @@ from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import attached
 from sessions.backends.docker.golden.rights import missing_rights
 from sessions.backends.docker.golden.sleep_proof import SleepProof
-from sessions.backends.docker.profile import CheckpointSettings, DockerSettings, host_config, volume_names
+from sessions.backends.docker.profile import DockerSettings, GoldenSettings, host_config, volume_names
 from sessions.model.errors import SessionError
 from sessions.model.kernelspecs import PRELOAD_MEMORY, KernelSpec
 from sessions.model.values import Limits
@@ -94,15 +94,15 @@ class Workshop:
         engine: Engine,
         disks: Disks,
         settings: DockerSettings,
-        checkpoints: CheckpointSettings,
+        settings_of_images: GoldenSettings,
         sleep_images: SleepImages,
     ) -> None:
         """Keep the arguments. Nothing is made yet."""
         self.engine = engine
         self.disks = disks
         self.settings = settings
-        self.limits = checkpoints.limits
-        self.images = Images(checkpoints.directory, checkpoints.disk)
+        self.limits = settings_of_images.limits
+        self.images = Images(settings_of_images.directory, settings_of_images.disk)
         self._sleep_proof = SleepProof(engine, disks, settings, sleep_images, self._container_on)
         #: ids of the containers that exist now
         self._busy: set[str] = set()

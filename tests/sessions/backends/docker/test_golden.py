@@ -33,9 +33,9 @@ from sessions.backends.docker.disks.disks import Disks
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.golden import rights, supply, workshop
-from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, Checkpoints
+from sessions.backends.docker.golden.supply import ATTEMPTS_MAX, FAILURES_MAX, GoldenImages
 from sessions.backends.docker.golden.workshop import Shape, Workshop, fits
-from sessions.backends.docker.profile import CheckpointSettings
+from sessions.backends.docker.profile import GoldenSettings
 from sessions.model.errors import BackendUnavailable
 from sessions.model.kernelspecs import PRELOAD_MEMORY
 from sessions.model.values import Limits, SessionKey
@@ -239,8 +239,8 @@ def registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str
 
 
 def settings_of(directory: Path, **changes: Any) -> DockerSettings:
-    mine = replace(CheckpointSettings(directory, 1024 * MIB, LIMITS, (PYTHON,)), **changes)
-    return DockerSettings("runsc", "image", "network", "test", checkpoints=mine)
+    mine = replace(GoldenSettings(directory, 1024 * MIB, LIMITS, (PYTHON,)), **changes)
+    return DockerSettings("runsc", "image", "network", "test", golden=mine)
 
 
 @ROOT
@@ -352,7 +352,7 @@ def test_an_image_without_its_files_is_not_finished(shelf: Images) -> None:
 
 def test_images_stay_within_their_bound(shelf: Images, monkeypatch: pytest.MonkeyPatch) -> None:
     put(shelf, "a", b"x" * 60 * MIB)
-    with pytest.raises(CheckpointFailed, match="checkpoint_disk"):
+    with pytest.raises(CheckpointFailed, match="golden_disk"):
         shelf.begin(50 * MIB)
     shelf.begin(30 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: shutil._ntuple_diskusage(2**40, 2**40, 10 * MIB))
@@ -429,12 +429,12 @@ class Proofs:
         """Let a new gateway want an image; return what it has done for that."""
         engine = Mock()
         engine.api.inspect_image.return_value = {"Id": self.image}
-        assert self.settings.checkpoints is not None
+        assert self.settings.golden is not None
         workshop = Workshop(
             engine,
             disks := Disks(engine, self.settings),
             self.settings,
-            self.settings.checkpoints,
+            self.settings.golden,
             SleepImages(engine, disks, self.settings),
         )
         self.done.clear()
@@ -593,14 +593,14 @@ async def bench(shelf: Images, nothing_left: None) -> Bench:
     return Bench(shelf)
 
 
-def checkpoints_of(engine: Engine, settings: DockerSettings) -> Checkpoints:
-    return Checkpoints(engine, Disks(engine, settings), settings)
+def checkpoints_of(engine: Engine, settings: DockerSettings) -> GoldenImages:
+    return GoldenImages(engine, Disks(engine, settings), settings)
 
 
 @pytest.fixture(params=[[PYTHON]], ids=[""])
 async def checkpoints(
     request: pytest.FixtureRequest, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Checkpoints]:
+) -> AsyncIterator[GoldenImages]:
     """The golden images of some languages, made on the bench."""
     engine = Engine()
     monkeypatch.setattr(supply, "Workshop", lambda *_: bench)
@@ -611,7 +611,7 @@ async def checkpoints(
 
 
 async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_is_wanted(
-    checkpoints: Checkpoints, bench: Bench
+    checkpoints: GoldenImages, bench: Bench
 ) -> None:
     assert checkpoints.image_for(PLAIN) is None
     bench.go.clear()
@@ -635,7 +635,7 @@ async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_
 
 @TWO_LANGUAGES
 async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
-    checkpoints: Checkpoints, bench: Bench
+    checkpoints: GoldenImages, bench: Bench
 ) -> None:
     bench.error, bench.able = CheckpointFailed("the kernel ended before it waited"), {"python"}
     checkpoints.begin()
@@ -648,7 +648,7 @@ async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
 
 
 @TWO_LANGUAGES
-async def test_the_image_of_a_language_makes_no_room_for_the_next_one(checkpoints: Checkpoints) -> None:
+async def test_the_image_of_a_language_makes_no_room_for_the_next_one(checkpoints: GoldenImages) -> None:
     for _ in range(50):  # the second one may begin in the moment in which the first one ends
         checkpoints.begin()
         await checkpoints.settled()
@@ -658,7 +658,7 @@ async def test_the_image_of_a_language_makes_no_room_for_the_next_one(checkpoint
 
 @pytest.mark.parametrize("error", [CheckpointFailed("it is full"), BackendUnavailable("it is full")])
 async def test_what_cannot_be_made_is_told_and_not_tried_for_ever(
-    checkpoints: Checkpoints, bench: Bench, error: Exception
+    checkpoints: GoldenImages, bench: Bench, error: Exception
 ) -> None:
     bench.error = error
     with capture_logs() as logs:
@@ -676,7 +676,7 @@ async def test_what_cannot_be_made_is_told_and_not_tried_for_ever(
 
 
 async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logged_once(
-    checkpoints: Checkpoints, bench: Bench
+    checkpoints: GoldenImages, bench: Bench
 ) -> None:
     checkpoints.begin()
     await checkpoints.settled()
@@ -701,7 +701,7 @@ async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logg
     assert bench.prove_again == [False, True], "a proof from before the failures counts no more"
 
 
-async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: Checkpoints, bench: Bench) -> None:
+async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: GoldenImages, bench: Bench) -> None:
     checkpoints.begin()
     await checkpoints.settled()
     image = checkpoints.image_for(PLAIN)
@@ -714,7 +714,7 @@ async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints
 
 
 async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_used(
-    checkpoints: Checkpoints, bench: Bench
+    checkpoints: GoldenImages, bench: Bench
 ) -> None:
     bench.go.clear()
     checkpoints.begin()
@@ -745,7 +745,7 @@ def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Pa
     assert "cannot write" in rights.missing_rights(str(tmp_path))
 
 
-async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: Checkpoints, bench: Bench) -> None:
+async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: GoldenImages, bench: Bench) -> None:
     bench.lacks = "the gateway's process lacks CAP_KILL"
     checkpoints.begin()
     await checkpoints.settled()
@@ -753,7 +753,7 @@ async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoin
     assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
 
 
-async def test_kernels_are_restored_while_their_sleep_is_proven(checkpoints: Checkpoints, bench: Bench) -> None:
+async def test_kernels_are_restored_while_their_sleep_is_proven(checkpoints: GoldenImages, bench: Bench) -> None:
     bench.sleep_go.clear()
     checkpoints.begin()
     await until(lambda: checkpoints.ability.on)
@@ -777,8 +777,8 @@ def test_where_kernels_have_little_memory_they_are_restored_without_modules() ->
 
 
 async def test_the_setting_keeps_kernels_from_being_restored(tmp_path: Path) -> None:
-    off = checkpoints_of(Engine(), replace(settings_of(tmp_path), checkpoints=None))
+    off = checkpoints_of(Engine(), replace(settings_of(tmp_path), golden=None))
     off.begin()
     assert off.image_for(PLAIN) is None
     assert not off.ability.on
-    assert off.ability.detail == "`checkpoints` is off"
+    assert off.ability.detail == "`golden_images` is off"

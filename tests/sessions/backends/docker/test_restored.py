@@ -29,7 +29,7 @@ from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.golden import workshop
 from sessions.backends.docker.golden.workshop import Shape
-from sessions.backends.docker.profile import INSTANCE_LABEL, CheckpointSettings
+from sessions.backends.docker.profile import INSTANCE_LABEL, GoldenSettings
 from sessions.kernels.kernel import Kernel
 from sessions.model.errors import SessionClosed
 from sessions.model.values import MEMORY_MIN, Limits
@@ -64,8 +64,8 @@ def directory() -> Iterator[Path]:
 
 
 def make(directory: Path, **changes: Any) -> DockerBackend:
-    mine = replace(CheckpointSettings(directory, 1024 * MIB, Limits(), (PYTHON,)), **changes)
-    return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE, checkpoints=mine))
+    mine = replace(GoldenSettings(directory, 1024 * MIB, Limits(), (PYTHON,)), **changes)
+    return DockerBackend(DockerSettings("runsc", "kernel-gateway/python:latest", NETWORK, INSTANCE, golden=mine))
 
 
 async def made(backend: DockerBackend) -> None:
@@ -81,7 +81,7 @@ async def ready(backend: DockerBackend, *, on: bool = True) -> list[bool]:
     await backend.prepare()
     await backend.adopt({}, ())
     await made(backend)
-    assert backend.checkpoints.on is on, backend.checkpoints.detail
+    assert backend.golden_images.on is on, backend.golden_images.detail
     return outcomes
 
 
@@ -451,7 +451,7 @@ async def test_kernels_with_the_least_memory_are_restored_without_modules(nothin
 async def test_a_disk_that_is_full_leaves_no_half_a_checkpoint(nothing_left: None, small_disk: Path) -> None:
     backend = make(small_disk / "checkpoints")
     await ready(backend, on=False)
-    assert "status" in backend.checkpoints.detail or "space" in backend.checkpoints.detail
+    assert "status" in backend.golden_images.detail or "space" in backend.golden_images.detail
     assert list((small_disk / "checkpoints").iterdir()) == []
     kernel = await Kernel.start(backend, LAUNCH)
     assert await said(kernel, "print(1)") == "1"
@@ -469,5 +469,5 @@ async def test_a_runtime_that_does_not_restore_is_noticed(
     monkeypatch.setattr(images.Images, "find", lambda *_: image)
     await backend.adopt({}, ())
     await made(backend)
-    assert not backend.checkpoints.on
-    assert "has started the container and not restored it" in backend.checkpoints.detail
+    assert not backend.golden_images.on
+    assert "has started the container and not restored it" in backend.golden_images.detail

@@ -43,6 +43,8 @@ from sessions.tenants.usage import Allowance
 
 #: prefix of the environment variables of all settings
 PREFIX = "KERNEL_GATEWAY_"
+#: former names of settings, and their present names
+RENAMED = {"checkpoints": "golden_images", "checkpoint_disk": "golden_disk"}
 #: memory that kernels may be promised, as a multiple of the machine's memory
 OVERCOMMIT = 2
 #: default of `max_unread_bytes`; all such bounds together stay below the 2 GiB that the systemd unit allows
@@ -416,12 +418,14 @@ def _refuse_unknown() -> None:
     """Check that every environment variable with our prefix names a setting.
 
     Raises:
-        InvalidRequest: when a variable names none; the message suggests a similar name.
+        InvalidRequest: when a variable names none; the message suggests the setting's present name, or a similar name.
     """
     known = {f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
+    renamed = {f"{PREFIX}{old.upper()}": f"{PREFIX}{new.upper()}" for old, new in RENAMED.items()}
     for name in sorted(os.environ):  # noqa: TID251 - only this module may read it
         if name.startswith(PREFIX) and name not in known:
-            near = "".join(f"; did you mean {each}?" for each in get_close_matches(name, known, n=1))
+            similar = [renamed[name]] if name in renamed else get_close_matches(name, known, n=1)
+            near = "".join(f"; did you mean {each}?" for each in similar)
             raise InvalidRequest(f"the environment variable {name} is no setting{near}", field="environment")
 
 

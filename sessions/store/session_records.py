@@ -34,7 +34,7 @@ class SessionRecord:
     container: ContainerRecord
     #: what the next execution reports about the variables
     notice: StateNotice = field(default_factory=StateNotice)
-    #: the session's checkpoints, oldest first
+    #: the session's checkpoints, oldest first. Ledgers have them by this name since before they were called so
     snapshots: tuple[Checkpoint, ...] = ()
 
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
-from kernel_gateway.config import Client, Settings, load, load_client
+from kernel_gateway.config import RENAMED, Client, Settings, load, load_client
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import Limits
 
@@ -213,6 +213,16 @@ def test_a_misspelt_environment_variable_is_refused_with_the_right_name(monkeypa
     monkeypatch.setenv("KERNEL_GATEWAY_ALLOWED_HOST", "example.org")
     with pytest.raises(InvalidRequest, match="ALLOWED_HOST is no setting; did you mean KERNEL_GATEWAY_ALLOWED_HOSTS"):
         load({})
+
+
+@pytest.mark.parametrize(("former", "present"), RENAMED.items())
+def test_the_former_name_of_a_setting_is_refused_with_its_present_name(
+    monkeypatch: pytest.MonkeyPatch, former: str, present: str
+) -> None:
+    monkeypatch.setenv(f"KERNEL_GATEWAY_{former.upper()}", "1")
+    with pytest.raises(InvalidRequest, match=f"did you mean KERNEL_GATEWAY_{present.upper()}[?]"):
+        load({})
+    assert present in Settings.model_fields
 
 
 def test_the_defaults_are_the_promised_ones() -> None:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from kernel_gateway.dialects.jupyter.base import UnsupportedHandler
 from kernel_gateway.dialects.jupyter.channels import ChannelsHandler
-from kernel_gateway.dialects.jupyter.checkpoints import CheckpointHandler, CheckpointsHandler
 from kernel_gateway.dialects.jupyter.contents import ContentsHandler
+from kernel_gateway.dialects.jupyter.file_versions import FileVersionHandler, FileVersionsHandler
 from kernel_gateway.dialects.jupyter.kernels import (
     InterruptHandler,
     KernelHandler,
@@ -42,8 +42,8 @@ def routes(gateway: Gateway) -> list[Route]:
         (kernel + "/interrupt", InterruptHandler),
         (kernel + "/restart", RestartHandler),
         (kernel + "/channels", ChannelsHandler),
-        (r"/api/contents(/.+)/checkpoints", CheckpointsHandler),
-        (r"/api/contents(/.+)/checkpoints/(checkpoint)", CheckpointHandler),
+        (r"/api/contents(/.+)/checkpoints", FileVersionsHandler),
+        (r"/api/contents(/.+)/checkpoints/(checkpoint)", FileVersionHandler),
         (r"/api/contents(/.*)?", ContentsHandler),
         (r"/api/.*", UnsupportedHandler),
     )

@@ -198,7 +198,7 @@ def copy_names(path: str) -> Iterator[str]:
         yield f"{stem}-Copy{count}{ext}"
 
 
-def checkpoint_path(path: str) -> str:
-    """Return the path of a file's checkpoint. Jupyter Server uses the same path."""
+def version_path(path: str) -> str:
+    """Return the path of a file's earlier version. Jupyter Server uses the same path."""
     file = PurePosixPath(path)
     return str(file.parent / ".ipynb_checkpoints" / f"{file.stem}-checkpoint{file.suffix}")

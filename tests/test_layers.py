@@ -329,15 +329,15 @@ def test_dialects_do_not_know_one_another() -> None:
 
 # -- everywhere ------------------------------------------------------------------------------------------------
 
-#: objects of other libraries whose attributes are set, because their libraries want it so
+#: objects of other libraries that take their options as attributes
 OF_LIBRARIES = {
     "kernel_gateway.cli.client_command: parser": "an ArgumentParser, made by `add_parser`",
     "kernel_gateway.cli.exec_json: parser": "an ArgumentParser, made by `add_parser`",
-    "kernel_gateway.wire.tls: made": "an SSLContext, which takes no options when it is made",
+    "kernel_gateway.wire.tls: made": "an SSLContext, which takes this option only as an attribute",
     "sessions.backends.docker.engine.engine: _call_limits": "a threading.local, which has only attributes",
     "sessions.kernels.sockets: socket": "a ZMQ socket, whose options are attributes",
-    "sessions.providers.agentrun: logging.getLogger('agentrun-logger')": "a logger, which is switched off so",
-    "sessions.providers.programs.program: module": "a module that is made for the program",
+    "sessions.providers.agentrun: logging.getLogger('agentrun-logger')": "a logger, which an attribute switches off",
+    "sessions.providers.programs.program: module": "a Python module, whose file name is an attribute",
 }
 
 

@@ -46,7 +46,7 @@ class PendingRequest:
         self.client = client
 
     def stop_counting(self) -> None:
-        """Count no more bytes, because the kernel has read the request."""
+        """Count no more bytes, because the kernel has handled the request."""
         self.size = 0
 
     @property

@@ -21,6 +21,7 @@ _MEMORY = ("memory.current", "memory/", "memory.usage_in_bytes")
 _TIME = ("cpu.stat", "cpuacct/", "cpuacct.usage")
 _WEIGHT = ("cpu.weight", "cpu/", "cpu.shares")
 _THREADS = ("cgroup.threads", "cpuacct/", "tasks")
+_IDLE = ("cpu.idle", "cpu/", "cpu.idle")
 #: default weight of a group, the lowest weight, and the weight of a kernel whose tenant does nothing, by the
 #: name of the file. The last weight is as high as it can be, because the files have whole numbers
 _USUAL = {"cpu.weight": 100, "cpu.shares": 1024}
@@ -43,7 +44,7 @@ class ControlGroup:
             return _files(figure, [group.format(id=container) for group in _GROUPS], root)
 
         self._memory, self._time, self._weight = files(_MEMORY), files(_TIME), files(_WEIGHT)
-        self._threads = files(_THREADS)
+        self._threads, self._idle = files(_THREADS), files(_IDLE)
 
     def memory(self) -> int | None:
         """Return the memory in use, in bytes. None if the container has ended, or is not visible from here."""
@@ -62,6 +63,19 @@ class ControlGroup:
     def threads(self) -> set[int]:
         """Return the ids of the container's threads. Empty if it has ended, or is not visible from here."""
         return set(map(int, (_read(self._threads) or "").split()))
+
+    def give_way(self, *, always: bool) -> None:
+        """Set whether every other container goes before this one, at once and whatever their weights.
+
+        Nothing changes with a Linux before 5.15, which does not know this.
+
+        Args:
+            always: True if the others go before this container; it cannot have a weight meanwhile. False for weights.
+
+        Raises:
+            OSError: when this user may not set it, or the container has just ended (ENODEV).
+        """
+        _write(self._idle, str(int(always)))
 
     def weigh(self, weight: float) -> None:
         """Set the container's weight, by which busy containers share the processors.
@@ -105,12 +119,20 @@ def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[
 def _set_weight(files: list[Path], weight: float, whole: Mapping[str, int]) -> None:
     for file in files:
         value = str(max(_LEAST[file.name], round(weight * whole[file.name])))
+        if _write([file], value):
+            files[:] = [file]  # this file exists as long as the group
+            return
+
+
+def _write(files: list[Path], value: str) -> bool:
+    """Write a value into the first file that exists, and return whether one does."""
+    for file in files:
         with suppress(FileNotFoundError):
             # The present value is read each time, because systemd resets it when it reloads its own files.
             if file.read_text().strip() != value:
                 file.write_text(value)
-            files[:] = [file]  # this file exists as long as the group
-            return
+            return True
+    return False
 
 
 def _read(files: list[Path]) -> str | None:

@@ -5,6 +5,9 @@ have to wait for them after each wait of its own. So a tenant's weight falls wit
 the last seconds, and its busy kernels share this weight. All kernels are in one group, whose weight is low compared to
 the host's processes, because the gateway must pass on what the kernels send. While some processors are free, weights
 have no effect.
+
+A weight decides only how much of a processor a kernel gets. A short cell waits dozens of times, and each time until the
+kernel that computes has had its turn. So the tenant that uses more than half of all processors gives way at once.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import errno
 import math
+import os
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from sessions.backends.docker.container.handle import DockerHandle
@@ -26,6 +30,11 @@ from sessions.backends.docker.fairness.usage_loop import Use
 HALVED_AT = 1 / 16
 #: seconds after which a use counts only about a third
 MEMORY = 2.0
+#: processors of this machine
+PROCESSORS = os.cpu_count() or 1
+#: A tenant that has used more than the first part of all processors always gives way, until it uses less than the
+#: second part. At most one tenant can do so at a time.
+HEAVY, LIGHT = 0.5, 0.25
 
 
 def weight(processors: Iterable[float]) -> float:
@@ -58,6 +67,8 @@ class Weights:
         self._root = root
         #: processors that each kernel has used in the last seconds, by the id of its container
         self._recent: dict[str, float] = {}
+        #: the tenant that always gives way
+        self._heavy: str | None = None
 
     async def follow(self, now: float, uses: list[Use]) -> None:  # noqa: ARG002 - weights need only what has elapsed
         """Set the weights of all kernels."""
@@ -75,10 +86,20 @@ class Weights:
             return  # there are no kernels, or their control groups are not visible from here
         try:
             weigh_all(self._together, self._root)
-            for kernels in tenants.values():
+            self._heavy = self._find_heavy(tenants)
+            for tenant, kernels in tenants.items():
                 each = weight(self._recent[handle.id] for handle in kernels)
                 for handle in kernels:
-                    handle.cgroup.weigh(each)
+                    handle.cgroup.give_way(always=tenant == self._heavy)
+                    if tenant != self._heavy:
+                        handle.cgroup.weigh(each)
         except OSError as error:
             if error.errno != errno.ENODEV:  # ENODEV means that a container has ended meanwhile
                 raise
+
+    def _find_heavy(self, tenants: Mapping[str, Sequence[DockerHandle]]) -> str | None:
+        """Return the tenant that always gives way. None means that nobody has used so much."""
+        used = {name: sum(self._recent[each.id] for each in kernels) / PROCESSORS for name, kernels in tenants.items()}
+        if self._heavy is not None and used.get(self._heavy, 0.0) >= LIGHT:
+            return self._heavy
+        return next((tenant for tenant, part in used.items() if part > HEAVY), None)

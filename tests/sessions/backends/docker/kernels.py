@@ -39,6 +39,7 @@ class Kernels:
         handle.timer_slack = TimerSlack(handle.cgroup, self.proc)
         (self.root / SLICE / name).mkdir(parents=True)
         (self.root / SLICE / name / "cpu.weight").write_text("100\n")
+        (self.root / SLICE / name / "cpu.idle").write_text("0\n")
         self.uses(handle, 0)
         self.has_threads(handle)
         return handle
@@ -54,6 +55,14 @@ class Kernels:
     def slack(self, thread: int) -> int:
         """Return the timer slack of a thread, in nanoseconds."""
         return int((self.proc / str(thread) / "timerslack_ns").read_text())
+
+    def gives_way(self, handle: DockerHandle) -> bool:
+        """Return whether all other kernels go before a kernel."""
+        return (self.root / SLICE / handle.id / "cpu.idle").read_text().strip() == "1"
+
+    def used(self, handle: DockerHandle) -> float:
+        """Return the processor time that a kernel has used since its start, in seconds."""
+        return handle.cgroup.seconds() or 0.0
 
     def uses(self, handle: DockerHandle, seconds: float) -> None:
         """Let a kernel have used this processor time since its start."""

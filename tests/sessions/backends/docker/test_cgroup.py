@@ -50,6 +50,20 @@ GROUPS = [
 
 
 @pytest.mark.parametrize("files", GROUPS, ids=["systemd", "cgroupfs", "version 1"])
+def test_a_container_gives_way_where_linux_knows_that(tmp_path: Path, files: tuple[str, str, str, str, str]) -> None:
+    time, _, weight, _, _ = files
+    file = ((tmp_path / time).parent / weight).resolve().with_name("cpu.idle")
+    file.parent.mkdir(parents=True)
+    group = ControlGroup(ID, tmp_path)
+    group.give_way(always=True)  # Linux before 5.15 has no such file
+    assert not file.exists()
+    file.write_text("0\n")
+    for always, text in ((True, "1"), (False, "0")):
+        group.give_way(always=always)
+        assert file.read_text() == text
+
+
+@pytest.mark.parametrize("files", GROUPS, ids=["systemd", "cgroupfs", "version 1"])
 def test_processor_time_is_read_and_a_weight_is_set(tmp_path: Path, files: tuple[str, str, str, str, str]) -> None:
     time, used, weight, half, least = files
     group = ControlGroup(ID, tmp_path)

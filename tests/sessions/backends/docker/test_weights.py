@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from sessions.backends.docker.engine.cgroup import SLICE, ControlGroup
+from sessions.backends.docker.fairness import weights
 from sessions.backends.docker.fairness.usage_loop import UsageLoop
 from sessions.backends.docker.fairness.weights import HALVED_AT, Weights, weight
 from sessions.model.tasks import spawn
@@ -46,6 +47,12 @@ def test_idle_kernels_take_no_weight_from_the_one_that_computes() -> None:
 @given(st.lists(st.floats(0, 64), max_size=50))
 def test_a_weight_is_above_zero_and_at_most_that_of_a_new_kernel(used: list[float]) -> None:
     assert 0 < weight(used) <= 1 + 1e-9
+
+
+@pytest.fixture(autouse=True)
+def many_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody uses most of the processors, unless a test says so."""
+    monkeypatch.setattr(weights, "PROCESSORS", 64)
 
 
 @pytest.fixture
@@ -92,7 +99,7 @@ async def test_a_kernel_that_moves_to_a_tenant_counts_there(kernels: Kernels) ->
 async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Path) -> None:
     gone, stays = kernels.add("a"), kernels.add("a")
     rounds = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
-    usual = kernels.weight(stays)
+    usual = 10_000
     for second in range(10):
         kernels.uses(gone, second)
         await rounds.round(second)
@@ -103,6 +110,35 @@ async def test_a_kernel_that_is_gone_is_forgotten(kernels: Kernels, tmp_path: Pa
     (tmp_path / "aside").rename(group)  # so that what is remembered of it would count again
     await rounds.round(11.0)
     assert kernels.weight(gone) == kernels.weight(stays) == usual
+
+
+async def test_a_tenant_that_uses_most_of_the_processors_gives_way_until_it_uses_little(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "PROCESSORS", 2)
+    busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
+    loop = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
+    seconds, seen = 0.0, list[tuple[bool, bool, bool]]()
+    for processors in (0.9, 1.5, 0.6, 0.4):  # of two: below, above, between, and below again
+        began = len(seen)
+        for _ in range(10):
+            seconds += 1
+            kernels.uses(busy, kernels.used(busy) + processors)
+            await loop.round(seconds)
+            seen.append((kernels.gives_way(busy), kernels.gives_way(other), kernels.gives_way(neighbour)))
+        assert seen[-1] == (((processors in {1.5, 0.6}),) * 2 + (False,)), (processors, seen[began:])
+    assert kernels.weight(busy) < kernels.weight(neighbour)
+
+
+async def test_one_tenant_at_most_gives_way(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PROCESSORS", 2)
+    first, second = kernels.add("a"), kernels.add("b")
+    loop = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
+    for second_of_time in range(10):
+        for each in (first, second):
+            kernels.uses(each, 1.5 * second_of_time)
+        await loop.round(second_of_time)
+    assert [kernels.gives_way(first), kernels.gives_way(second)].count(True) == 1
 
 
 @pytest.fixture

@@ -416,7 +416,7 @@ class Proofs:
         monkeypatch.setattr(workshop, "clear_marks", lambda _: None)
         monkeypatch.setattr(workshop, "host_config", lambda *_, **__: {})
         monkeypatch.setattr(containers, "create", lambda *_, **__: "container")
-        sandbox = Mock(hear=lambda _: {})
+        sandbox = Mock(receive=lambda _: {})
         monkeypatch.setattr(workshop, "attached", lambda *_: nullcontext(sandbox))
         monkeypatch.setattr(Runtime, "take", self._take)
         monkeypatch.setattr(workshop, "restore", lambda *_: self.done.append("proven"))

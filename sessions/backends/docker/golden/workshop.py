@@ -40,8 +40,8 @@ log = structlog.get_logger()
 _FORMAT = 1
 #: seconds for a kernel to import its modules
 _IMPORT_TIMEOUT = 90.0
-#: weight of a container that becomes a golden image: a tenth of a new container's, because a client may wait for another
-#: kernel meanwhile
+#: weight of a container that becomes a golden image. It is a tenth of a new container's, because a client may wait for
+#: another kernel meanwhile
 _WEIGHT = 0.001
 
 

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import platform
+import re
 import select
 import shutil
 import socket
@@ -367,7 +368,8 @@ def _content(path: str) -> str:
     with contextlib.suppress(OSError):
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         try:
-            return os.read(descriptor, 65536).decode(errors="replace")
+            # Only text: what a fonts' list or a database has besides would be more than the output of a cell.
+            return re.sub(rb"[^\x20-\x7e]+", b"\n", os.read(descriptor, 65536)).decode()
         finally:
             os.close(descriptor)
     return ""

@@ -6,7 +6,7 @@ container itself sees only its own control group, and reads and writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,18 +64,19 @@ class ControlGroup:
         """Return the ids of the container's threads. Empty if it has ended, or is not visible from here."""
         return set(map(int, (_read(self._threads) or "").split()))
 
-    def give_way(self, *, always: bool) -> None:
+    def give_way(self, *, always: bool) -> bool:
         """Set whether every other container goes before this one, at once and whatever their weights.
-
-        Nothing changes with a Linux before 5.15, which does not know this.
 
         Args:
             always: True if the others go before this container; it cannot have a weight meanwhile. False for weights.
 
+        Returns:
+            Whether this is set. False with a Linux before 5.15, which does not know this: weigh the container there.
+
         Raises:
             OSError: when this user may not set it, or the container has just ended (ENODEV).
         """
-        _write(self._idle, str(int(always)))
+        return _write(self._idle, lambda _file: int(always))
 
     def weigh(self, weight: float) -> None:
         """Set the container's weight, by which busy containers share the processors.
@@ -117,20 +118,23 @@ def _files(figure: tuple[str, str, str], groups: list[str], root: Path) -> list[
 
 
 def _set_weight(files: list[Path], weight: float, whole: Mapping[str, int]) -> None:
-    for file in files:
-        value = str(max(_LEAST[file.name], round(weight * whole[file.name])))
-        if _write([file], value):
-            files[:] = [file]  # this file exists as long as the group
-            return
+    _write(files, lambda file: max(_LEAST[file], round(weight * whole[file])))
 
 
-def _write(files: list[Path], value: str) -> bool:
-    """Write a value into the first file that exists, and return whether one does."""
+def _write(files: list[Path], value: Callable[[str], int]) -> bool:
+    """Write a value into the first file that exists, and return whether one does.
+
+    Args:
+        files: paths to try. The others are forgotten once one is found, because it exists as long as the group.
+        value: returns the value for a file of this name.
+    """
     for file in files:
         with suppress(FileNotFoundError):
+            wanted = str(value(file.name))
             # The present value is read each time, because systemd resets it when it reloads its own files.
-            if file.read_text().strip() != value:
-                file.write_text(value)
+            if file.read_text().strip() != wanted:
+                file.write_text(wanted)
+            files[:] = [file]
             return True
     return False
 

@@ -7,7 +7,7 @@ the host's processes, because the gateway must pass on what the kernels send. Wh
 have no effect.
 
 A weight decides only how much of a processor a kernel gets. A short cell waits dozens of times, and each time until the
-kernel that computes has had its turn. So the tenant that uses more than half of all processors gives way at once.
+kernel that computes has had its turn. So the tenant that uses nearly half of all processors gives way at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from sessions.backends.docker.container.handle import DockerHandle
 from sessions.backends.docker.engine.cgroup import ROOT, weigh_all
 from sessions.backends.docker.fairness.usage_loop import Use
 
@@ -32,9 +31,10 @@ HALVED_AT = 1 / 16
 MEMORY = 2.0
 #: processors of this machine
 PROCESSORS = os.cpu_count() or 1
-#: A tenant that has used more than the first part of all processors always gives way, until it uses less than the
-#: second part. At most one tenant can do so at a time.
-HEAVY, LIGHT = 0.5, 0.25
+#: A tenant that has used more than the first part of all processors, in the last round or on average, always gives way,
+#: until it uses less than the second part in both. At most one tenant can do so at a time. A kernel has one processor
+#: at most: on a machine with two, a single one that computes is enough.
+HEAVY, LIGHT = 0.4, 0.2
 
 
 def weight(processors: Iterable[float]) -> float:
@@ -53,7 +53,7 @@ def weight(processors: Iterable[float]) -> float:
 class Weights:
     """Adjusts the weights of all kernels at intervals."""
 
-    interval = 0.5
+    interval = 0.25
     refused = "the weights of kernels cannot be set: many busy ones delay other tenants"
 
     def __init__(self, together: float, root: Path = ROOT) -> None:
@@ -75,31 +75,35 @@ class Weights:
         await asyncio.to_thread(self._adjust, uses)
 
     def _adjust(self, uses: Iterable[Use]) -> None:
-        tenants: dict[str, list[DockerHandle]] = defaultdict(list)
+        tenants: dict[str, list[Use]] = defaultdict(list)
         before, self._recent = self._recent, {}
         for use in uses:
             fades = math.exp(-use.elapsed / MEMORY)
             recent = fades * before.get(use.handle.id, 0.0) + (1 - fades) * use.processors
             self._recent[use.handle.id] = recent
-            tenants[use.handle.tenant].append(use.handle)
+            tenants[use.handle.tenant].append(use)
         if not self._recent:
             return  # there are no kernels, or their control groups are not visible from here
         try:
             weigh_all(self._together, self._root)
             self._heavy = self._find_heavy(tenants)
             for tenant, kernels in tenants.items():
-                each = weight(self._recent[handle.id] for handle in kernels)
-                for handle in kernels:
-                    handle.cgroup.give_way(always=tenant == self._heavy)
-                    if tenant != self._heavy:
-                        handle.cgroup.weigh(each)
+                each = weight(self._recent[use.handle.id] for use in kernels)
+                for use in kernels:
+                    heavy = tenant == self._heavy
+                    gives_way = use.handle.cgroup.give_way(always=heavy)
+                    if not (heavy and gives_way):
+                        use.handle.cgroup.weigh(each)
         except OSError as error:
             if error.errno != errno.ENODEV:  # ENODEV means that a container has ended meanwhile
                 raise
 
-    def _find_heavy(self, tenants: Mapping[str, Sequence[DockerHandle]]) -> str | None:
+    def _find_heavy(self, tenants: Mapping[str, Sequence[Use]]) -> str | None:
         """Return the tenant that always gives way. None means that nobody has used so much."""
-        used = {name: sum(self._recent[each.id] for each in kernels) / PROCESSORS for name, kernels in tenants.items()}
+        used = {
+            tenant: sum(max(self._recent[use.handle.id], use.processors) for use in kernels) / PROCESSORS
+            for tenant, kernels in tenants.items()
+        }
         if self._heavy is not None and used.get(self._heavy, 0.0) >= LIGHT:
             return self._heavy
         return next((tenant for tenant, part in used.items() if part > HEAVY), None)

@@ -119,15 +119,39 @@ async def test_a_tenant_that_uses_most_of_the_processors_gives_way_until_it_uses
     busy, other, neighbour = kernels.add("a"), kernels.add("a"), kernels.add("b")
     loop = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
     seconds, seen = 0.0, list[tuple[bool, bool, bool]]()
-    for processors in (0.9, 1.5, 0.6, 0.4):  # of two: below, above, between, and below again
+    for processors in (0.7, 1.5, 0.5, 0.3):  # of two: below, above, between, and below again
         began = len(seen)
         for _ in range(10):
             seconds += 1
             kernels.uses(busy, kernels.used(busy) + processors)
             await loop.round(seconds)
             seen.append((kernels.gives_way(busy), kernels.gives_way(other), kernels.gives_way(neighbour)))
-        assert seen[-1] == (((processors in {1.5, 0.6}),) * 2 + (False,)), (processors, seen[began:])
+        assert seen[-1] == (((processors in {1.5, 0.5}),) * 2 + (False,)), (processors, seen[began:])
     assert kernels.weight(busy) < kernels.weight(neighbour)
+
+
+async def test_a_tenant_gives_way_after_the_first_round_in_which_it_uses_most_of_the_processors(
+    kernels: Kernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "PROCESSORS", 2)
+    busy = kernels.add("a")
+    loop = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
+    await loop.round(0.0)
+    kernels.uses(busy, 0.9 * Weights.interval)
+    await loop.round(Weights.interval)
+    assert kernels.gives_way(busy)
+
+
+async def test_a_tenant_that_cannot_give_way_loses_weight(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "PROCESSORS", 2)
+    busy, neighbour = kernels.add("a"), kernels.add("b")
+    for each in (busy, neighbour):
+        (kernels.root / SLICE / each.id / "cpu.idle").unlink()  # Linux before 5.15 has no such file
+    loop = UsageLoop(kernels.handles, Weights(TOGETHER, kernels.root))
+    for second in range(10):
+        kernels.uses(busy, 2 * second)
+        await loop.round(second)
+    assert 50 * kernels.weight(busy) < kernels.weight(neighbour)
 
 
 async def test_one_tenant_at_most_gives_way(kernels: Kernels, monkeypatch: pytest.MonkeyPatch) -> None:

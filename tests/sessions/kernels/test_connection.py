@@ -294,6 +294,23 @@ async def test_a_kernel_is_read_when_its_tenant_need_not_wait_any_more(line: Lin
     assert events[3] > 0, "the seconds that were spent"
 
 
+async def test_a_look_at_a_kernel_that_says_nothing_costs_its_tenant_nothing(line: Line) -> None:
+    looks, spent = list[int](), list[float]()
+
+    def wait() -> float:
+        looks.append(len(spent))
+        return 0.0
+
+    line.connection.charge(replace(NOBODY, spend=spent.append, wait=wait))
+    line.connection.pause()
+    line.connection.resume()  # reads what has arrived meanwhile: nothing
+    await until(lambda: looks)
+    assert spent == []
+    line.says(stream("loud"))
+    await until(lambda: line.texts == ["loud"])
+    assert spent
+
+
 # -- bad messages ----------------------------------------------------------------------------------------------
 
 

@@ -245,7 +245,7 @@ def test_an_upload_from_a_pipe_that_no_workspace_could_hold_says_so() -> None:
             check=False,
         )
     assert ended.returncode == 1
-    assert ended.stderr.startswith(b"kernel-gateway: HTTP 400: what is sent is larger than any workspace")
+    assert ended.stderr.startswith(b"kernel-gateway: SB015: the file is larger than any workspace (16777216 bytes)")
 
 
 def test_a_closed_standard_input_or_output_is_no_crash(at_gateway: Gateway) -> None:

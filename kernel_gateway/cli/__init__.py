@@ -29,7 +29,7 @@ COMMANDS = {
     "restart": "start a fresh kernel in a session; the files stay",
     "files": "list, fetch, send and delete files of a session",
     "notebook": "export all cells of a session as a notebook",
-    "checkpoint": "take a checkpoint of a session, or list its checkpoints",
+    "checkpoint": "take a checkpoint of a session, list its checkpoints, or delete one",
     "rollback": "return a session to a checkpoint: variables and files are as they were",
     "branch": "make a session that begins with the variables and files of another",
     "languages": "list the languages that sessions can have",

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image sandbox tools serve lint test test-all test-engine mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image wheel sandbox tools serve lint test test-all test-engine mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -44,6 +44,11 @@ image-r: ## build kernel-gateway/python:r, with R besides the usual
 
 egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
 	kernel_image/egress/build.sh
+
+DIST := dist
+wheel: setup ## build the release: a wheel in dist/, which is installed with pip and needs nothing else of this folder
+	rm -f $(DIST)/*.whl
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(DIST) .
 
 sandbox: # the image, and an engine with gVisor where there is none and this machine can have one
 	@if [ '$(ISOLATION)' = process ]; then :; \

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
+from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -397,8 +398,9 @@ def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
         file: the TOML file. None means the file that `KERNEL_GATEWAY_CONFIG` names, if that is set.
 
     Raises:
-        InvalidRequest: when the file cannot be read or parsed, or the environment has an unknown setting.
-        pydantic.ValidationError: when a value is not valid, or the file has an unknown setting.
+        InvalidRequest: when the file cannot be read or parsed, or the file or the environment has an unknown setting.
+            The message suggests the setting's present name, or a similar name.
+        pydantic.ValidationError: when a value is not valid.
     """
     _refuse_unknown()
     return _with_file(Settings, file, extra="forbid")(**flags)
@@ -420,13 +422,22 @@ def _refuse_unknown() -> None:
     Raises:
         InvalidRequest: when a variable names none; the message suggests the setting's present name, or a similar name.
     """
-    known = {f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
-    renamed = {f"{PREFIX}{old.upper()}": f"{PREFIX}{new.upper()}" for old, new in RENAMED.items()}
+    known = {name: f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
     for name in sorted(os.environ):  # noqa: TID251 - only this module may read it
-        if name.startswith(PREFIX) and name not in known:
-            similar = [renamed[name]] if name in renamed else get_close_matches(name, known, n=1)
-            near = "".join(f"; did you mean {each}?" for each in similar)
+        if name.startswith(PREFIX) and name not in known.values():
+            near = _meant(name.removeprefix(PREFIX).lower(), known)
             raise InvalidRequest(f"the environment variable {name} is no setting{near}", field="environment")
+
+
+def _meant(name: str, known: Mapping[str, str]) -> str:
+    """Return a question that names the setting which `name` was once called or resembles, or an empty text.
+
+    Args:
+        name: an unknown name.
+        known: how the user writes each setting, by the setting's name.
+    """
+    similar = [RENAMED[name]] if name in RENAMED else get_close_matches(name, known, n=1)
+    return "".join(f"; did you mean {known[each]}?" for each in similar)
 
 
 S = TypeVar("S", bound=BaseSettings)
@@ -460,6 +471,11 @@ def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ig
 def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
     try:
         file.expanduser().open().close()  # pydantic ignores a missing file
-        return TomlFile(settings, file)
+        content = TomlFile(settings, file)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidRequest(f"{file}: {error}", field="config") from error
+    known = {name: name for name in settings.model_fields}
+    unknown = [name for name in content.toml_data if name not in known]
+    if unknown and settings.model_config["extra"] == "forbid":
+        raise InvalidRequest(f"{file}: {unknown[0]} is no setting{_meant(unknown[0], known)}", field="config")
+    return content

@@ -149,6 +149,7 @@ def gateway(
     must_be_ready: bool = True,
     log: str = "",
     under: Sequence[str] = (),
+    command: Sequence[str] = (sys.executable, "-m", "kernel_gateway"),
     **settings: str,
 ) -> Iterator[Gateway]:
     """A separate gateway, ended afterwards with its containers, unless it keeps them or has ended already.
@@ -158,6 +159,7 @@ def gateway(
         *flags: further flags of `serve`.
         must_be_ready: True to fail unless the gateway can start kernels.
         under: command that starts the gateway's command, with its arguments.
+        command: the gateway's command.
         log: file of its log; empty: a file in its state directory.
         **settings: further settings, by environment variable; without `state_dir` it gets a temporary one.
     """
@@ -167,7 +169,7 @@ def gateway(
         log_file = Path(log) if log else state_dir / "log"
         with log_file.open("ab") as errors:
             process = subprocess.Popen(
-                [*under, sys.executable, "-m", "kernel_gateway", "serve", *flags],
+                [*under, *command, "serve", *flags],
                 env=os.environ  # noqa: TID251 - a child gets this environment, and settings on top
                 | {
                     "KERNEL_GATEWAY_PORT": "0",

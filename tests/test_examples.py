@@ -48,6 +48,7 @@ RUN_BY = {
         ("docs/network.md", "make egress-image", "test_examples.py::test_hosts_are_listed_as_shown"),
         ("docs/operating.md", "python3 -m venv", f"engine/test_fresh.py::{LIFE}"),
         ("docs/operating.md", "/opt/kernel-gateway/bin/pip", f"engine/test_fresh.py::{LIFE}"),
+        ("docs/operating.md", "make wheel", "test_release.py::test_an_installed_wheel_serves_and_runs_cells"),
         ("docs/operating.md", "systemctl disable", f"engine/test_fresh.py::{LIFE}"),
         ("docs/operating.md", "curl --silent", "test_examples.py::test_the_session_of_a_container_is_found_as_shown"),
         ("docs/packages.md", "from reportlab", f"{IMAGE}::test_pdfs_of_reportlab_have_chinese_and_emoji"),

@@ -29,7 +29,7 @@ COMMANDS = {
     "restart": "start a fresh kernel in a session; the files stay",
     "files": "list, fetch, send and delete files of a session",
     "notebook": "export all cells of a session as a notebook",
-    "checkpoint": "take a checkpoint of a session, or list its checkpoints",
+    "checkpoint": "take a checkpoint of a session, list its checkpoints, or delete one",
     "rollback": "return a session to a checkpoint: variables and files are as they were",
     "branch": "make a session that begins with the variables and files of another",
     "languages": "list the languages that sessions can have",
@@ -60,6 +60,20 @@ def parser(chosen: str | None) -> argparse.ArgumentParser:
     return top
 
 
+def _parsed(argv: list[str]) -> argparse.Namespace:
+    """Parse a command line. The message about the former flag of a setting names the present flag."""
+    top = parser(argv[0] if argv else None)
+    arguments, unknown = top.parse_known_args(argv)
+    if unknown:
+        from kernel_gateway.config import RENAMED  # noqa: PLC0415 - importing the settings is slow
+
+        present = {f"--{old.replace('_', '-')}": f"--{new.replace('_', '-')}" for old, new in RENAMED.items()}
+        flags = [word.partition("=")[0] for word in unknown]
+        near = "".join(f"; did you mean {present[flag]}?" for flag in flags if flag in present)
+        top.error(f"unrecognized arguments: {' '.join(unknown)}{near}")
+    return arguments
+
+
 def main(argv: list[str] | None = None) -> int:
     """Run one command.
 
@@ -67,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
         the exit code of the command; 2 when settings or arguments are not valid.
     """
     argv = sys.argv[1:] if argv is None else argv
-    arguments = parser(argv[0] if argv else None).parse_args(argv)
+    arguments = _parsed(argv)
     try:
         return int(arguments.main(arguments))
     except ValidationError as error:

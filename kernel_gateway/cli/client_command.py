@@ -82,6 +82,14 @@ def print_json(value: object) -> None:
     print(json.dumps(value, indent=2))
 
 
+def print_list(reply: object, rows: Iterable[tuple[str, ...]], *, json: bool) -> None:
+    """Print a reply that is a list: as it came with `json`, else as rows of a table."""
+    if json:
+        print_json(reply)
+    else:
+        print_table(rows)
+
+
 def print_table(rows: Iterable[tuple[str, ...]]) -> None:
     """Print rows with the columns below one another; the last column may have any width."""
     rows = list(rows)

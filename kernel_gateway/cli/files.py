@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from kernel_gateway.cli.client_command import add_examples, add_session, client_command, print_json, print_table
+from kernel_gateway.cli.client_command import add_examples, add_session, client_command, print_list
 from kernel_gateway.cli.remote import PIECE, Failed, Remote, path_of
 from kernel_image.file_names import text_of
 
@@ -60,10 +60,8 @@ def _list(arguments: argparse.Namespace, remote: Remote) -> None:
     reply = remote.json("GET", f"{_path(arguments, arguments.path)}?list")
     if reply["truncated"]:
         print("kernel-gateway: the directory has more entries than a listing holds", file=sys.stderr)
-    if arguments.json:
-        print_json(reply)
-        return
-    print_table((each["type"], str(each["size"]), _time(each["modified"]), each["name"]) for each in reply["entries"])
+    rows = ((each["type"], str(each["size"]), _time(each["modified"]), each["name"]) for each in reply["entries"])
+    print_list(reply, rows, json=arguments.json)
 
 
 def _get(arguments: argparse.Namespace, remote: Remote) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kernel_gateway.cli.client_command import add_examples, add_gateway, client_command, print_json, print_table
+from kernel_gateway.cli.client_command import add_examples, add_gateway, client_command, print_list
 from kernel_gateway.cli.remote import Remote
 
 
@@ -19,10 +19,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def main(arguments: argparse.Namespace, remote: Remote) -> None:
     """Print a line for each language: name, version, number of packages, and its other names."""
     reply = remote.json("GET", "/v1/languages")
-    if arguments.json:
-        print_json(reply)
-        return
-    print_table(
+    rows = (
         (each["name"], each["version"], f"{len(each['packages'])} packages", " ".join(each["aliases"]))
         for each in reply["languages"]
     )
+    print_list(reply, rows, json=arguments.json)

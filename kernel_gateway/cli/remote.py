@@ -131,13 +131,7 @@ class Remote:
             raise Failed(f"the connection to {self._url} broke off, {response.length} bytes are missing")
 
     def _refusal(self, response: HTTPResponse) -> Failed:
-        content = response.read()
-        if response.status == HTTPStatus.BAD_REQUEST and not content:  # the API has not seen the request
-            return Failed("HTTP 400: what is sent is larger than any workspace, or no valid request")
-        try:
-            return Failed(told(orjson.loads(content)["error"]))
-        except (orjson.JSONDecodeError, KeyError, TypeError):
-            return self._absent(f"HTTP {response.status}: {response.reason}")
+        return refusal_in(response.read()) or self._absent(f"HTTP {response.status}: {response.reason}")
 
     def _absent(self, reason: object) -> Failed:
         return Failed(f"no gateway at {self._url}: {reason}")
@@ -148,6 +142,14 @@ def _dumped(value: object) -> bytes:
         return orjson.dumps(value)
     except orjson.JSONEncodeError as error:  # Python reads bytes of an argument that are no text as surrogates
         raise Failed(f"an argument is no text: {error}") from None
+
+
+def refusal_in(content: bytes) -> Failed | None:
+    """Return the reason in a gateway's answer, or None if the answer is not a gateway's."""
+    try:
+        return Failed(told(orjson.loads(content)["error"]))
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        return None
 
 
 def told(failure: dict[str, Any]) -> str:

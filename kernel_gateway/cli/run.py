@@ -17,7 +17,7 @@ from tornado.websocket import WebSocketError, websocket_connect
 
 from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json
 from kernel_gateway.cli.pictures import Pictures
-from kernel_gateway.cli.remote import Failed, Remote, path_of, told
+from kernel_gateway.cli.remote import Failed, Remote, path_of, refusal_in, told
 from kernel_gateway.cli.settings import client_from
 from kernel_gateway.config import Client
 from kernel_gateway.http.terminal_text import without_escapes
@@ -77,7 +77,7 @@ def main(arguments: argparse.Namespace) -> int:
             print_json(result)
         else:
             result = asyncio.run(_show(client, arguments.session, body, pictures))
-            _print_end(result)
+            _print_end(result, pictures)
     except BrokenPipeError:  # whoever reads the outputs has seen enough, as in `| head`
         forget_output()
         return EXIT["interrupted"]
@@ -124,7 +124,7 @@ async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pi
     try:
         socket = await websocket_connect(request, max_message_size=MESSAGE_MAX)
     except HTTPError as error:
-        raise _refusal(error) from None
+        raise (refusal_in(error.response.body if error.response else b"") or error) from None
     except WebSocketError as error:
         raise HTTPError(HTTPStatus.OK, str(error)) from None
     try:
@@ -133,8 +133,7 @@ async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pi
             event = _event(message)
             match event.get("type"):
                 case "output":
-                    _print_output(event["output"])
-                    _save(pictures, event["output"].get("data"), event.get("display_id"))
+                    _show_output(event["output"], pictures, event.get("display_id"))
                 case "update_display_data":
                     _save(pictures, event["data"], event["display_id"])
                 case "input_request":
@@ -185,6 +184,11 @@ def _event(line: str | bytes) -> dict[str, Any]:
     return event if isinstance(event, dict) else {}
 
 
+def _show_output(output: dict[str, Any], pictures: Pictures | None, display_id: str | None) -> None:
+    _print_output(output)
+    _save(pictures, output.get("data"), display_id)
+
+
 def _print_output(output: dict[str, Any]) -> None:
     match output["output_type"]:
         case "stream":
@@ -209,8 +213,13 @@ def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: st
         print(path)
 
 
-def _print_end(result: dict[str, Any]) -> None:
+def _print_end(result: dict[str, Any], pictures: Pictures | None) -> None:
+    """Print what the last event adds to those before it. It has all outputs if some could not be sent one by one."""
     notes = []
+    if outputs := result.get("outputs"):
+        print("kernel-gateway: some outputs were not shown in time; these are all of them:", file=sys.stderr)
+        for output in outputs:
+            _show_output(output, pictures, None)
     if result["error"]:
         notes.append(told(result["error"]))
     if result["state"] in {"restarted", "rolled_back", "lost"}:
@@ -219,11 +228,3 @@ def _print_end(result: dict[str, Any]) -> None:
         notes.append("some output was left out")
     for note in notes:
         print(f"kernel-gateway: {note}", file=sys.stderr)
-
-
-def _refusal(error: HTTPError) -> Exception:
-    """Return the gateway's reason, or the error itself when the server is no gateway."""
-    try:
-        return Failed(told(orjson.loads(error.response.body if error.response else b"")["error"]))
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, ClassVar, Protocol
@@ -16,6 +17,9 @@ from sessions.model.tasks import spawn
 
 #: pieces of an upload that may wait for the sandbox
 QUEUE = 4
+#: A refused body is read up to so many times the allowed size, because some clients read no answer before they have
+#: sent all. Then the answer is sent, and the connection closed.
+ENDURED = 2
 
 
 class Upload:
@@ -97,6 +101,9 @@ class UploadHandler(BaseHandler):
     paths: tuple[str, ...] = ()
     #: False if the request is not an upload; its body is dropped then
     _expected = False
+    #: maximum bytes of the body, and the bytes that have arrived
+    _most = 0
+    _arrived = 0
     _upload: Upload | None = None
     #: the reason if the upload is refused. It is sent after the whole body was read: if it were sent earlier, tornado
     #: would close the connection before the client has read it
@@ -109,19 +116,30 @@ class UploadHandler(BaseHandler):
             besides_files: maximum bytes of the body besides the content of its files.
 
         Raises:
-            NoSpace: when the announced length of the body is larger.
+            NoSpace: when the announced length of the body is larger. A body without a length is counted as it arrives.
         """
-        disk, size = self.gateway.settings.disk, self.announced_length
-        if (size or 0) > disk + besides_files:
-            raise NoSpace(f"the file is larger than any workspace ({disk} bytes)", size=size)
+        self._most, size = self.gateway.settings.disk + besides_files, self.announced_length
+        if (size or 0) > self._most:
+            raise self._too_large(size)
         self._expected = True
-        self.http.set_max_body_size(disk + besides_files)
+        # Tornado would cut off a body that is too large with an answer that has no content, so this class does it.
+        self.http.set_max_body_size(self._most if size is not None else sys.maxsize)
         if size is None:
-            self.limit_body_time(disk + besides_files)
+            self.limit_body_time(self._most)
+
+    def _too_large(self, size: int | None) -> NoSpace:
+        return NoSpace(f"the file is larger than any workspace ({self.gateway.settings.disk} bytes)", size=size)
 
     async def data_received(self, chunk: bytes) -> None:
         """Write the items of a chunk, or drop the chunk if the upload is already refused."""
-        if not self._expected or self._refusal is not None:
+        self._arrived += len(chunk)
+        if not self._expected or self._finished:
+            return
+        if self._refusal is None and self._arrived > self._most:
+            self.refuse(self._too_large(None))
+        if self._refusal is not None:
+            if self._arrived > ENDURED * self._most:
+                self.send_error(exc_info=(type(self._refusal), self._refusal, None))  # and close the connection
             return
         try:
             for item in (chunk,) if self.reader is None else self.reader.read(chunk):

@@ -22,7 +22,7 @@ from sessions.kernels.replies import Replies
 from sessions.kernels.transport import Transport
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
-from sessions.tenants.traffic import NOBODY, Charge
+from sessions.tenants.traffic import NO_CHARGE, Charge
 
 log = structlog.get_logger()
 
@@ -71,7 +71,7 @@ class Connection:
         """
         self._listener = listener
         self._codec = Codec(info.key, info.signature)
-        self._charge = NOBODY
+        self._charge = NO_CHARGE
         self._make_transport = partial(Transport, info, self, max_message_bytes, lambda: self._charge)
         self._transport = self._make_transport()
         self._before_send = before_send

@@ -17,7 +17,7 @@ from sessions.kernels.preloading import Preloading, caused
 from sessions.model.errors import ConnectionFailed, KernelDied, OutOfMemory, SessionError, StartFailed
 from sessions.model.stopwatch import Stage, lap
 from sessions.model.tasks import log_failure, shielded, spawn
-from sessions.model.values import ExitReason, KernelExit
+from sessions.model.values import NO_PROGRAM, ExitReason, KernelExit
 
 #: seconds from a kernel's start to its first answer, at most
 START_TIMEOUT = 60.0
@@ -84,6 +84,7 @@ class Kernel:
         """Start a kernel and wait for its first answer.
 
         Raises:
+            InvalidRequest: when the client asked for an image that lacks the kernel's program.
             StartFailed: when the kernel ended or did not answer. Then nothing of it is left.
             BackendUnavailable: when the engine does not answer.
         """
@@ -134,13 +135,17 @@ class Kernel:
         """Wait until the kernel answers.
 
         Raises:
+            InvalidRequest: when the client asked for an image that lacks the kernel's program.
             StartFailed: when the kernel ended or did not answer in time.
         """
         ready = spawn(self.connection.ready(), "kernel ready")
         try:
             await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if self._exit.done():
-                raise StartFailed(self._exit.result().at_start(self.launch.kernelspec.display_name))
+                ended = self._exit.result()
+                if self.launch.image and ended.code == NO_PROGRAM:
+                    raise self.launch.kernelspec.missing_from(self.launch.image)
+                raise StartFailed(ended.at_start(self.launch.kernelspec.display_name))
             if not ready.done():
                 raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")
             ready.result()

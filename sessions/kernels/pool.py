@@ -144,13 +144,13 @@ class Pool:
 
         Raises:
             NotInitialized: when the sandbox is not ready.
-            InvalidRequest: when the kernel's language is not installed.
+            InvalidRequest: when the image lacks the kernel's language.
             StartFailed: when the kernel ended or did not answer, or had no turn in time.
             BackendUnavailable: when the engine does not answer.
             QuotaExceeded: when the tenant's kernels, or those of all tenants, would be promised too much memory.
         """
         self._starts.require()
-        if self._backend.inventory is not None:
+        if self._backend.inventory is not None and not launch.image:  # another image has other languages
             self._backend.inventory.require(launch.kernelspec)
         if not self._fits(launch):
             return await self.with_room(partial(self._starts.start_kernel, launch))

@@ -99,6 +99,8 @@ class Transport:
         self._monitors: dict[str, zmq.Socket[bytes]] = {}
         #: channels with a scheduled drain
         self._draining: set[str] = set()
+        #: messages that were read
+        self._read = 0
 
     # -- opening and renewing -------------------------------------------------------------------------------
 
@@ -213,11 +215,12 @@ class Transport:
             self._draining.add(channel)
             self._loop.call_later(delay, self._drain, channel)
             return
-        began = time.perf_counter()
+        began, before = time.perf_counter(), self._read
         try:
             emptied = self._drain_batch(channel)
         finally:
-            charge.spend(time.perf_counter() - began)
+            if self._read > before:  # a tenant whose kernels say nothing does not count as one that uses the loop
+                charge.spend(time.perf_counter() - began)
         if not emptied and not self.closed:
             self._drain_soon(channel)
 
@@ -235,6 +238,7 @@ class Transport:
                 frames = self._sockets[channel].recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
+            self._read += 1
             size += sum(map(len, frames))
             if channel in self._backlogs:
                 self._backlogs[channel].count_received(frames)

@@ -127,6 +127,21 @@ class KernelSpec:
                 min=self.min_memory,
             )
 
+    def missing_from(self, image: str) -> InvalidRequest:
+        """Return the error of a client that asks for this language in an image that lacks it.
+
+        Args:
+            image: the image that the client asked for. Empty means the usual image.
+        """
+        if self.image:
+            other = f"; the image {self.image} has it, which the operator can set (`image`) or offer (`images`)"
+        else:
+            other = "; the usual image has it" if image else ""
+        where = f"in the image {image}" if image else "here"
+        return InvalidRequest(
+            f"{self.display_name} is not installed {where}{other}", field="language", language=self.name
+        )
+
     def code_with_call(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """Return the code for the kernel: `code`, followed by a call of its `main` if there are arguments.
 
@@ -253,7 +268,7 @@ def _read(path: Path) -> KernelSpec:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The interpreters and packages that are installed for the code of all languages."""
+    """The interpreters and packages that are installed for the code of all languages, in the usual image."""
 
     #: version of the Python interpreter
     python: str
@@ -265,13 +280,10 @@ class Inventory:
         return self.packages.get(spec.package) if spec.package else self.python
 
     def require(self, spec: KernelSpec) -> None:
-        """Check that a language's interpreter is installed.
+        """Check that a language's interpreter is installed in the usual image.
 
         Raises:
-            InvalidRequest: when the interpreter is not installed.
+            InvalidRequest: when the interpreter is not installed; the message names the image that has it.
         """
         if self.version(spec) is None:
-            where = f"; the image {spec.image} has it, which the operator can set" if spec.image else ""
-            raise InvalidRequest(
-                f"{spec.display_name} is not installed here{where}", field="language", language=spec.name
-            )
+            raise spec.missing_from("")

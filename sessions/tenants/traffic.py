@@ -33,7 +33,7 @@ class Charge:
 
 
 #: for a kernel that nobody has yet
-NOBODY = Charge(lambda _count: True, lambda _seconds: None, lambda: 0.0)
+NO_CHARGE = Charge(lambda _count: True, lambda _seconds: None, lambda: 0.0)
 
 
 @dataclass(slots=True)

@@ -472,6 +472,7 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
     evil = Attacker(vitals.gateway, "short-lived")
     made = vitals.gateway.call("POST", "/v1/sessions", json={"name": evil.session, "idle_timeout": 1.5})
     assert made.status_code == 201, made.text
+    container = evil.container["Id"]  # now, because the session may end soon after the cell
     evil.text(
         "import subprocess, threading, time\n"
         "def tick():\n"
@@ -481,7 +482,6 @@ def test_a_process_that_outlives_its_cell_keeps_no_session_alive(
         "threading.Thread(target=tick, daemon=True).start()\n"
         "subprocess.Popen(['sh', '-c', 'while :; do echo tick; sleep 0.2; done'], start_new_session=True)"
     )
-    container = evil.container["Id"]
     wait_until(
         lambda: vitals.gateway.call("GET", f"/v1/sessions/{evil.session}").status_code == 404,
         lambda: "it is there",

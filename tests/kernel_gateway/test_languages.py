@@ -48,7 +48,9 @@ def test_a_language_that_is_not_installed_is_refused_by_every_dialect_with_the_i
             gateway.call("POST", "/v1/sessions", json={"name": "statistics", "language": "r"}),
             gateway.call("POST", "/api/kernels", json={"name": "ir"}),
             box.call("POST", "/contexts", json={"language": "r"}),
+            box.call("POST", "/contexts/execute", json={"code": "1", "language": "r"}),
             other.call("POST", "/contexts", json={"language": "r"}),
+            other.call("POST", "/execute", json={"code": "1", "language": "r"}),
         ]
     for answer in answers:
         assert answer.status_code == 400, answer.text

@@ -189,14 +189,19 @@ def _calls(tree: ast.Module) -> list[str]:
     return [each.attr if isinstance(each, ast.Attribute) else getattr(each, "id", "") for each in called]
 
 
-async def test_requests_that_end_give_their_place_back() -> None:
-    door = Connections(MOST, MOST, Mock(), 0.5)
-    admitted = [door.admit(f"192.0.2.{number}") for number in range(8)]
-    working = [connection for connection in admitted if connection is not None]
+def filled(door: Connections) -> list[Any]:
+    """Admit eight connections; seven become the tenant's, which is all of its part."""
+    working: list[Any] = [door.admit(f"192.0.2.{number}") for number in range(8)]
     for connection in working[:7]:
         connection.assign("evil")
     with pytest.raises(QuotaExceeded):
         working[7].assign("evil")
+    return working
+
+
+async def test_requests_that_end_give_their_place_back() -> None:
+    door = Connections(MOST, MOST, Mock(), 0.5)
+    working = filled(door)
     door.mark_spare(working[0])  # for the next request
     working[7].assign("evil")
     working[1].report_end()
@@ -205,16 +210,10 @@ async def test_requests_that_end_give_their_place_back() -> None:
     refused: Any = door.admit("192.0.2.9")
     with pytest.raises(QuotaExceeded):
         refused.assign("evil")
-    for connection in working:
+    for connection in (*working, refused):
         connection.report_end()
-    refused.report_end()
     assert door.open == 0
-    admitted = [door.admit(f"192.0.2.{number}") for number in range(8)]
-    working = [connection for connection in admitted if connection is not None]
-    for connection in working[:7]:
-        connection.assign("evil")
-    with pytest.raises(QuotaExceeded):
-        working[7].assign("evil")
+    filled(door)  # there are as many places as before
 
 
 async def test_a_tenant_gets_no_session_beyond_its_part_of_the_disk(backend: FakeBackend) -> None:

@@ -21,7 +21,7 @@ from kernel_gateway.dialects.jupyter.models import (
     time_ago,
 )
 from kernel_gateway.gateway import Gateway
-from sessions.guest.paths import valid_path
+from sessions.guest.paths import sandbox_path, valid_path
 from sessions.model.errors import InvalidRequest, SessionNotFound
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.values import SessionKey, valid_env
@@ -41,7 +41,7 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place:
         place: path of the notebook or directory that uses the kernel, on the client's machine; see `SessionSpec`.
 
     Raises:
-        InvalidRequest: when the kernelspec is unknown, or the id or the idle timeout is not valid.
+        InvalidRequest: when the kernelspec is unknown, or the id, the directory or the idle timeout is not valid.
         SessionError: when the kernel could not be started.
     """
     name = asked.kernel_id or str(uuid4())
@@ -50,7 +50,7 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place:
     try:
         return find(gateway.registry, tenant, name)
     except SessionNotFound:
-        cwd = valid_path(asked.cwd or asked.path or "")
+        cwd = sandbox_path(asked.cwd) if asked.cwd else valid_path(asked.path or "")
         idle_timeout = gateway.settings.valid_idle_timeout(asked.idle_timeout)
         env = valid_env(asked.wanted_env)
         spec = replace(gateway.registry.defaults, env=env, cwd=cwd, idle_timeout=idle_timeout, place=place)

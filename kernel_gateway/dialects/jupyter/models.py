@@ -45,8 +45,9 @@ class StartKernel(Body):
 
     name: str | None = None
     kernel_id: str | None = None
-    #: working directory of the kernel, relative to the workspace; `cwd` means the same
+    #: working directory of the kernel as a path of Jupyter's API, whose root is the workspace
     path: str | None = None
+    #: working directory of the kernel as its code writes it: in the workspace or `/tmp`. It has priority over `path`
     cwd: str | None = None
     env: dict[str, str] = Field(default_factory=dict)
 

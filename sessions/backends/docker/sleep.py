@@ -73,13 +73,9 @@ class DockerSleep:
         """Write a kernel's memory to disk, as in `KernelSleep`."""
         if not isinstance(handle, DockerHandle) or handle.in_use:
             raise InUse("its sandbox is in use")
-        handle.note_held()
-        try:
+        with handle.held(stays=True):
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, handle.id)
             return await self._call(handle.tenant, write)
-        except BaseException:
-            handle.note_released()
-            raise
 
     async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk, as in `KernelSleep`."""
@@ -87,14 +83,11 @@ class DockerSleep:
             raise SleepFailed("other containers use its files, too")
         if not isinstance(handle, DockerHandle) or handle.tools_run:
             raise InUse("a tool runs in its sandbox")
-        handle.note_held()
-        try:
+        with handle.held(stays=False):
             say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
             image = uuid.uuid4().hex
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, image, say)
             return await self._call(handle.tenant, write)
-        finally:
-            handle.note_released()
 
     async def _call(self, tenant: str, work: Callable[[], T]) -> T:
         try:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from unittest.mock import AsyncMock, Mock
 
 import pytest
 
@@ -201,6 +202,26 @@ def test_run_prints_what_the_cell_shows(run: Callable[..., int], capsys: pytest.
     assert printed.err == "err\n"
     assert run("-c", "x + 1") == 0  # the session is the same again
     assert capsys.readouterr().out == "43\n"
+
+
+def test_run_prints_outputs_that_only_the_last_event_has(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def printed(text: str) -> dict[str, str]:
+        return {"output_type": "stream", "name": "stdout", "text": text}
+
+    table = {"output_type": "display_data", "data": {"text/plain": "table", "text/html": "<table>"}, "metadata": {}}
+    outputs = [printed("early\n"), printed("late\n"), table]
+    result = {"status": "ok", "state": "preserved", "error": None, "truncated": False, "outputs": outputs}
+    socket = AsyncMock(close=Mock())
+    events = ({"type": "output", "output": outputs[0]}, {"type": "result", **result})
+    socket.read_message.side_effect = [*map(json.dumps, events), None]
+    monkeypatch.setattr("kernel_gateway.cli.run.websocket_connect", AsyncMock(return_value=socket))
+    assert run("--save", str(tmp_path), "-c", "any") == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[:4] == ["early", "early", "late", "table [text/html]"]
+    assert told.err == "kernel-gateway: some outputs were not shown in time; these are all of them:\n"
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["<table>"]
 
 
 def test_run_takes_code_from_standard_input_or_a_file(

@@ -44,6 +44,7 @@ CALLS = [
     ("notebook",),
     ("checkpoint",),
     ("checkpoint", "--list"),
+    ("checkpoint", "--delete", "a"),
     ("rollback",),
     ("branch", "b"),
     ("languages",),
@@ -245,7 +246,7 @@ def test_an_upload_from_a_pipe_that_no_workspace_could_hold_says_so() -> None:
             check=False,
         )
     assert ended.returncode == 1
-    assert ended.stderr.startswith(b"kernel-gateway: HTTP 400: what is sent is larger than any workspace")
+    assert ended.stderr.startswith(b"kernel-gateway: SB015: the file is larger than any workspace (16777216 bytes)")
 
 
 def test_a_closed_standard_input_or_output_is_no_crash(at_gateway: Gateway) -> None:
@@ -457,6 +458,7 @@ def test_a_download_that_breaks_off_is_no_success(
         ),
         (("checkpoint",), ("POST", "demo/checkpoints", {})),
         (("checkpoint", "loaded"), ("POST", "demo/checkpoints", {"name": "loaded"})),
+        (("checkpoint", "--delete", "lo/ad ed"), ("DELETE", "demo/checkpoints/lo%2Fad%20ed", None)),
         (("rollback",), ("POST", "demo/rollback", {})),
         (("rollback", "loaded"), ("POST", "demo/rollback", {"to": "loaded"})),
         (("branch", "b"), ("POST", "demo/branch", {"as": "b"})),
@@ -470,7 +472,14 @@ def test_checkpoints_are_taken_and_used(
     server = fixed(json_answer({"name": "loaded"}))
     assert main([*arguments, "-s", "demo"]) == 0
     [(method, path, body)] = server.asked
-    assert (method, path, json.loads(body)) == (call[0], f"/v1/sessions/{call[1]}".rstrip("/"), call[2])
+    assert (method, path, json.loads(body or b"null")) == (call[0], f"/v1/sessions/{call[1]}".rstrip("/"), call[2])
+
+
+@pytest.mark.parametrize("arguments", [("a", "--list"), ("a", "--delete", "b"), ("--list", "--delete", "b")], ids=str)
+def test_checkpoints_are_either_taken_or_listed_or_deleted(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["checkpoint", *arguments])
+    assert ended.value.code == 2
 
 
 def test_checkpoints_are_listed(fixed: Callable[[bytes], Fixed], capsys: pytest.CaptureFixture[str]) -> None:

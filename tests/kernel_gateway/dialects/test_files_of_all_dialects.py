@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +12,12 @@ from urllib.parse import quote
 import pytest
 import requests
 
+from kernel_gateway.errors import STATUS
+from kernel_gateway.http.multipart import FORM_MAX
 from kernel_image.file_names import name_of, text_of
+from sessions.model.errors import NoSpace
 from tests.gateways import Gateway
+from tests.gateways import gateway as gateway_of
 from tests.kernel_gateway import agentrun, e2b
 from tests.kernel_gateway.e2b import ENVD
 
@@ -209,6 +214,33 @@ def test_an_upload_may_be_chunked(dialects: list[Native | AgentRun | E2B]) -> No
     for files in dialects:
         files.write("chunked", b"of several pieces", auth=_chunked)
         assert files.read("chunked") == b"of several pieces", files
+
+
+@pytest.mark.parametrize("times", [1, 4], ids=["which is read to its end", "which is cut off"])
+def test_a_chunked_upload_that_no_workspace_can_hold_says_so(times: int) -> None:
+    size = times * 16 * 1024**2 + 2 * FORM_MAX
+
+    def pieces() -> Iterator[bytes]:
+        yield from (bytes(64 * 1024) for _ in range(size // 65536))
+
+    with gateway_of("process", disk="16m") as small, agentrun.boxed(small) as box, e2b.boxed(small) as other:
+        form = {"Content-Type": "multipart/form-data; boundary=b"}
+
+        def whole() -> Iterator[bytes]:
+            yield b'--b\r\nContent-Disposition: form-data; name="path"\r\n\r\nlarge\r\n'
+            yield b'--b\r\nContent-Disposition: form-data; name="file"; filename="large"\r\n\r\n'
+            yield from pieces()
+            yield b"\r\n--b--\r\n"
+
+        answers = [
+            small.call("PUT", "/v1/sessions/s/files/large", data=pieces()),
+            box.call("POST", "/filesystem/upload", data=whole(), headers=form),
+            other.call("POST", "/files", ENVD, params={"path": "large"}, data=whole(), headers=form),
+        ]
+        for answer in answers:
+            assert answer.status_code == STATUS[NoSpace], answer.text
+            assert re.search(r"the file is larger than (any|the) workspace \(16777216 bytes\)", answer.text)
+        assert small.text("s", "import os; os.listdir()") == "[]"
 
 
 def _clutter(files: Native | AgentRun | E2B) -> str:

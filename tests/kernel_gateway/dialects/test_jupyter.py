@@ -246,9 +246,9 @@ def test_a_notebook_session_ends_with_its_kernel(gateway: Gateway) -> None:
     assert gateway.call("GET", "/api/sessions").json() == []
 
 
-@pytest.mark.parametrize("word", ["path", "cwd"])
-def test_a_kernel_starts_in_the_requested_directory(gateway: Gateway, word: str) -> None:
-    made = gateway.call("POST", "/api/kernels", json={word: "/data/deep"}).json()["id"]
+@pytest.mark.parametrize(("word", "directory"), [("path", "/data/deep"), ("cwd", "data/deep")])
+def test_a_kernel_starts_in_the_requested_directory(gateway: Gateway, word: str, directory: str) -> None:
+    made = gateway.call("POST", "/api/kernels", json={word: directory}).json()["id"]
     where = "import os; os.getcwd().endswith('/data/deep')"
     assert gateway.text(made, where) == "True"
     gateway.call("POST", f"/api/kernels/{made}/restart")

@@ -17,7 +17,7 @@ from sessions.kernels import connection, transport
 from sessions.kernels.backlog import Backlog
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
-from sessions.tenants.traffic import NOBODY
+from sessions.tenants.traffic import NO_CHARGE
 from tests.fakes import Listener, connect
 from tests.figures import hold
 
@@ -179,7 +179,7 @@ async def test_kernels_of_one_tenant_that_do_not_read_share_its_bytes() -> None:
     for owner in (tenant, tenant, loose, loose):
         servers, info = await listening(Attacker(b""))
         line = connect(info, most=MAX)
-        line.charge(replace(NOBODY, hold=owner.hold))
+        line.charge(replace(NO_CHARGE, hold=owner.hold))
         lines.append(line)
         opened.append(servers)
     await asyncio.sleep(0.3)
@@ -213,7 +213,7 @@ async def test_what_a_kernel_has_read_counts_no_more() -> None:
     tenant = Tenant(100 * MIB)
     servers, info = await listening(Slow(b""))
     line = connect(info, most=MAX)
-    line.charge(replace(NOBODY, hold=tenant.hold))
+    line.charge(replace(NO_CHARGE, hold=tenant.hold))
     await asyncio.sleep(0.3)
     await sent_to(line, 30)
     assert tenant.held > 10 * MIB

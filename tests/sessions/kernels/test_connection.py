@@ -26,7 +26,7 @@ from sessions.kernels.watchdog import Watchdog
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed
 from sessions.model.tasks import spawn
-from sessions.tenants.traffic import NOBODY
+from sessions.tenants.traffic import NO_CHARGE
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, Saying, busy, connect, stream, until
 from tests.sessions.kernels.test_messages import MALFORMED, PARTS
 
@@ -287,11 +287,28 @@ async def test_a_kernel_is_read_when_its_tenant_need_not_wait_any_more(line: Lin
         events.append(-len(line.heard))
         return waits.pop() if waits else 0.0
 
-    line.connection.charge(replace(NOBODY, spend=events.append, wait=wait))
+    line.connection.charge(replace(NO_CHARGE, spend=events.append, wait=wait))
     line.says(stream("loud"))
     await until(lambda: line.texts == ["loud"])
     assert events[:3] == [0, 0, 0], "asked three times, and nothing was read before the third"
     assert events[3] > 0, "the seconds that were spent"
+
+
+async def test_a_look_at_a_kernel_that_says_nothing_costs_its_tenant_nothing(line: Line) -> None:
+    looks, spent = list[int](), list[float]()
+
+    def wait() -> float:
+        looks.append(len(spent))
+        return 0.0
+
+    line.connection.charge(replace(NO_CHARGE, spend=spent.append, wait=wait))
+    line.connection.pause()
+    line.connection.resume()  # reads what has arrived meanwhile: nothing
+    await until(lambda: looks)
+    assert spent == []
+    line.says(stream("loud"))
+    await until(lambda: line.texts == ["loud"])
+    assert spent
 
 
 # -- bad messages ----------------------------------------------------------------------------------------------
@@ -350,7 +367,7 @@ async def test_an_oversized_message_breaks_the_channel_which_is_renewed(line: Li
 
 
 async def test_the_log_has_one_line_for_all_channels_that_a_kernel_drops_at_once(kernel: FakeKernel) -> None:
-    lines = Transport(kernel.connection_info, listener := Mock(), MAX, lambda: NOBODY)
+    lines = Transport(kernel.connection_info, listener := Mock(), MAX, lambda: NO_CHARGE)
     lines.open()
     await lines.connected.wait()
     for _ in range(2):

@@ -19,14 +19,15 @@ from sessions.kernels.kernel import Kernel
 from sessions.model.errors import (
     BackendUnavailable,
     ConnectionFailed,
+    InvalidRequest,
     KernelDied,
     OutOfMemory,
     SessionClosed,
     StartFailed,
 )
 from sessions.model.tasks import spawn
-from sessions.model.values import ExitReason
-from tests.fakes import PYTHON, FakeBackend, FakeKernel, Listener, until
+from sessions.model.values import NO_PROGRAM, ExitReason
+from tests.fakes import KERNELSPECS, PYTHON, FakeBackend, FakeKernel, Listener, until
 
 LAUNCH = Launch(PYTHON)
 
@@ -81,6 +82,26 @@ async def test_starting_a_kernel_that_ends_at_once_fails(backend: FakeBackend) -
     backend.behaves(exits_at_once=7)
     with pytest.raises(StartFailed, match=r"ended while it started \(exit code 7\)"):
         await Kernel.start(backend, LAUNCH)
+    assert (backend.alive, backend.workspaces) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("image", "error", "says"),
+    [
+        ("", StartFailed, "the kernels' image has no R"),
+        (
+            "slim:1",
+            InvalidRequest,
+            r"R is not installed in the image slim:1; the image kernel-gateway/python:r has it, which .* \(`images`\)",
+        ),
+    ],
+)
+async def test_only_an_image_that_the_client_has_chosen_is_its_mistake(
+    backend: FakeBackend, image: str, error: type[Exception], says: str
+) -> None:
+    backend.behaves(exits_at_once=NO_PROGRAM)
+    with pytest.raises(error, match=f"^{says}$"):
+        await Kernel.start(backend, Launch(KERNELSPECS.find("r"), image=image))
     assert (backend.alive, backend.workspaces) == ([], [])
 
 

@@ -33,7 +33,7 @@ from sessions.model.values import (
     StateChange,
     Status,
 )
-from tests.fakes import PYTHON, FakeBackend, World, background, run, until, world_over
+from tests.fakes import KERNELSPECS, PYTHON, FakeBackend, World, background, run, until, world_over
 
 PLAIN = Launch(PYTHON)
 
@@ -105,6 +105,7 @@ async def test_a_session_keeps_the_workspace_of_its_first_kernel(warm: World) ->
         replace(PLAIN, workspace="mine"),
         replace(PLAIN, shared=True),
         replace(PLAIN, image="other:1"),
+        Launch(KERNELSPECS.find("r"), image="other:1"),  # which the usual image lacks
         replace(PLAIN, env={"TERM": "vt100"}),
         Launch(replace(PYTHON, lease=False), env={"A": "1"}),
         Launch(replace(PYTHON, lease=False), cwd="data"),

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
 from sessions.kernels.connection import Connection
+from sessions.model.checkpoint import OnIdle
 from sessions.model.errors import (
     AuditUnavailable,
     BackendUnavailable,
@@ -95,6 +96,31 @@ async def test_a_session_keeps_its_settings_and_its_workspace(first: World, tmp_
         launch = second.backend.kernel.launch
         assert (launch.env, launch.cwd) == ({"A": "b"}, "deep/down")
         assert launch.workspace == second.backend.started[0].launch.workspace  # with the same files
+
+
+async def test_nothing_moves_the_time_of_creation(first: World, tmp_path: Path) -> None:
+    first.backend.keeps_files = True
+    session = await first.registry.create(KEY, SessionSpec(on_idle=OnIdle.SLEEP))
+    sandbox = await first.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("template", idle_timeout=9000.0))
+    made, boxed = session.created_at, sandbox.created_at
+    first.ledger.clock = lambda: made + 1000
+    await run(session, "x = 1")
+    await session.checkpoints.take("one")
+    await session.checkpoints.roll_back("one")
+    assert session.created_at == made
+    await session.restart()
+    assert session.created_at == made
+    first.clock.passes(3600)
+    culler = Culler(first.registry, first.sandboxes, sleep_for=3600.0)
+    await culler.sweep()
+    await culler.sleep_turns.finished()
+    assert (session.state, session.created_at) == (State.ASLEEP, made)
+    async with successor(first, tmp_path) as second:
+        session = second.registry.get(KEY)
+        assert (session.state, session.created_at) == (State.ASLEEP, made)
+        await run(session, "1")
+        assert (session.state, session.created_at) == (State.IDLE, made)
+        assert second.sandboxes.get(sandbox.key).created_at == boxed
 
 
 async def test_a_session_whose_kernel_ended_meanwhile_keeps_its_files(first: World, tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, Collection
-from contextlib import suppress
+from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -143,12 +143,23 @@ class DockerHandle:
         """Record the modules that the kernel had imported, or tried to import, when it was started."""
         self.preloaded = modules
 
-    def note_held(self) -> None:
-        """Record that the processes are stopped without the engine's knowledge."""
+    @contextmanager
+    def held(self, *, stays: bool) -> Iterator[None]:
+        """Record that the processes are stopped without the engine's knowledge, inside the `with` block.
+
+        Args:
+            stays: True if they are still stopped after the block. If the block fails, they run again.
+        """
         self._held = True
+        try:
+            yield
+        except BaseException:
+            self._held = False
+            raise
+        self._held = stays
 
     def note_released(self) -> None:
-        """Record that the processes run again, or were never stopped, after `note_held`."""
+        """Record that the processes run again, after `held`."""
         self._held = False
 
     def note_out_of_memory(self) -> None:

@@ -1,0 +1,107 @@
+"""A release: its wheel is built and installed as the operators' guide says, apart from this folder, and serves."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.gateways import gateway
+from tests.readme import ROOT
+from tests.test_examples import example, shell
+
+PACKAGES = ("kernel_gateway", "kernel_image", "sessions")
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+#: stands for the docker command: there is no image yet, and it prints with which sources one would be built
+DOCKER = """#!/bin/sh
+case "$*" in
+  *inspect*) exit 1 ;;
+  *) printf '%s\\n' "$@" | grep '^kernel-gateway.sources=' ;;
+esac
+"""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A wheel, and the environment in which it was installed."""
+
+    wheel: Path
+    environment: Path
+    #: what the guide's commands have printed
+    said: str
+
+    @property
+    def packages(self) -> Path:
+        """The folder of the installed packages."""
+        (found,) = self.environment.glob("lib/python3*/site-packages")
+        return found
+
+
+@pytest.fixture(scope="module")
+def docker(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A path of programs on which the docker command is a stub."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "docker").write_text(DOCKER)
+    (folder / "docker").chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"  # noqa: TID251 - a child gets the programs of this environment
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, docker: str) -> Installed:
+    """What the guide's commands install, in other folders."""
+    dist, environment = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("opt")
+    [code] = example("docs/operating.md", "make wheel")
+    # `--old-file`, because tests must not change the environment in which they run
+    code = code.replace("make wheel", f"make --silent --directory={ROOT} --old-file=.venv/.setup wheel DIST={dist}")
+    code = code.replace("dist/*.whl", f"{dist}/*.whl").replace("/opt/kernel-gateway", str(environment))
+    said = shell(f"cd {environment}\n{code}", PATH=docker)
+    (wheel,) = dist.iterdir()
+    return Installed(wheel, environment, said)
+
+
+def test_the_wheel_contains_each_file_of_the_packages_and_no_other(installed: Installed) -> None:
+    files = {
+        str(path.relative_to(ROOT))
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.name != "ca.pem"
+    }
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
+
+
+def test_an_installed_wheel_serves_and_runs_cells(installed: Installed) -> None:
+    program = str(installed.environment / "bin" / "kernel-gateway")
+    asked = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    assert asked.stdout == f"kernel-gateway {VERSION}\n"
+    with gateway("process", command=(program,)) as serving:
+        serving.execute("s", "import sys; x = 40")
+        assert serving.text("s", "print(sys.prefix, x + 2)") == f"{installed.environment} 42\n"
+        for page in ("/admin", *(f"/admin/{path.name}" for path in (ROOT / "kernel_gateway/web/admin").iterdir())):
+            assert serving.call("GET", page).status_code == 200, page
+        assert serving.call("GET", "/v1/openapi.json").json()["info"]["version"] == VERSION
+
+
+def test_the_wheel_builds_the_same_images_as_a_checkout(installed: Installed, docker: str) -> None:
+    for script in ("kernel_image/build.sh", "kernel_image/egress/build.sh"):
+        ours, theirs = (shell(str(folder / script), PATH=docker) for folder in (ROOT, installed.packages))
+        assert re.search("^kernel-gateway.sources=[0-9a-f]{64}$", ours, re.MULTILINE)
+        assert theirs == ours
+        if "egress" not in script:
+            assert installed.said.endswith(ours)
+
+
+def test_the_runtimes_wrapper_is_a_program_also_in_the_wheel(installed: Installed) -> None:
+    assert os.access(installed.packages / "sessions/backends/docker/checkpoint/runsc.sh", os.X_OK)
+
+
+def test_the_changelog_begins_with_the_present_version() -> None:
+    headings = re.findall("^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert re.fullmatch(rf"{re.escape(VERSION)} \((\d{{4}}-\d\d-\d\d|not yet released)\)", headings[0])
+    assert all(re.fullmatch(r"\d+\.\d+\.\d+ \(\d{4}-\d\d-\d\d\)", earlier) for earlier in headings[1:])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from http import HTTPStatus
 from typing import Any
 
 from tornado.iostream import StreamClosedError
 
+from kernel_gateway.dialects.native.executions import ExecutionSummary
 from kernel_gateway.dialects.native.models import Execute, result_json
 from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
@@ -33,8 +35,12 @@ class ExecuteHandler(JsonHandler):
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
+        key, request, seen = SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen()
+        if not body.wait:
+            await self._submit(key, request, seen)
+            return
         self._plain = body.plain
-        work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
+        work = self._run(key, request, seen)
         if body.on_disconnect == "interrupt":
             await self.run_until_client_leaves(work)
         else:
@@ -51,12 +57,26 @@ class ExecuteHandler(JsonHandler):
             raise InvalidRequest(f"{LAST_EVENT} must be the id of an event", field="last_event_id")
         return None if told is None else int(told)
 
-    async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+    async def _submit(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+        """Run a cell without a client that waits. The answer describes the execution."""
+        if seen is not None:
+            raise InvalidRequest("only a client that waits can resume a stream", field="wait")
+        session = await self._session(key, request, seen)
+        run = await session.submit(request)
+        self.set_status(HTTPStatus.ACCEPTED)
+        self.set_header("Location", f"/v1/sessions/{key.name}/executions/{run.id}")
+        self.finish_json(ExecutionSummary.of(session, run).as_dict())
+
+    async def _session(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> Session:
         if seen is None and request.if_session is None and request.if_incarnation is None:
             session = await self.gateway.registry.get_or_create(key)
         else:  # a client that resumes a stream or needs variables does not want a new session
             session = self.gateway.registry.get(key)
         self.set_header(SESSION_ID, session.id)
+        return session
+
+    async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+        session = await self._session(key, request, seen)
         media_type = wanted_stream(self.request.headers.get("Accept", ""))
         if media_type is not None:
             self.set_header("Content-Type", media_type)

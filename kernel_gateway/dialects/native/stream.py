@@ -38,6 +38,7 @@ class CodeFrame(Execute):
     id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
         None, description="repeated in every event of this cell"
     )
+    wait: Literal[True] = Field(True, description="no frame waits")  # noqa: FBT003
 
 
 class InputFrame(Body):

@@ -17,6 +17,7 @@ from sessions.guest.paths import sandbox_path
 from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, Network, SessionSpec, valid_env
+from sessions.session.registry import Registry
 from sessions.session.session import Session
 
 #: maximum characters of a cell's code
@@ -82,6 +83,9 @@ class Execute(Body):
     """A cell to run."""
 
     code: str = Field(max_length=CODE_MAX)
+    language: str | None = Field(
+        None, description="language of the session that is made on first use; one that is there must have it"
+    )
     timeout: _Seconds | None = Field(None, description="seconds the cell may run")
     stdin: list[str] | None = Field(None, fail_fast=True, description="answers to input(), in order; then end of input")
     store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
@@ -149,6 +153,19 @@ class Execute(Body):
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,
             if_incarnation=self.if_incarnation,
+        )
+
+
+def check_language(registry: Registry, session: Session, language: str | None) -> None:
+    """Check that a session has the language that a cell asks for. None means that the cell asks for none.
+
+    Raises:
+        InvalidRequest: when there is no such language, or the session has another one.
+    """
+    if language is not None and registry.language(language) != session.kernelspec.name:
+        raise InvalidRequest(
+            f"session {session.key.name!r} runs {session.kernelspec.name}: use another session, or end this one first",
+            field="language",
         )
 
 

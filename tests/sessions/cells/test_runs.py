@@ -319,6 +319,7 @@ async def test_the_oldest_executions_that_have_ended_are_forgotten_and_running_o
     assert len(list(session.runs.newest_first())) == 5
     go_on()
     await ended(session, others[-1])
+    await until(lambda: len(list(session.runs.newest_first())) == 2)
     assert [each.id for each in session.runs.newest_first()] == [others[3].id, others[2].id]
     with pytest.raises(ExecutionNotFound):
         session.runs.find(running.id)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kernel_gateway.dialects.native import executions
 from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary
 from sessions.model.values import ExecuteRequest
+from tests import gateways
 from tests.fakes import World
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.calls import HANGS, WAITS, exists, failure, is_valid_nbformat, process_only, until, write
@@ -147,6 +149,38 @@ def test_a_refusal_that_is_known_at_once_answers_the_request(gateway: Gateway, s
         assert gateway.call("DELETE", path).status_code == HTTPStatus.NO_CONTENT
     ended(gateway, paths[0])
     assert len(listed(gateway, session)) == 30
+
+
+def test_after_the_gateway_was_killed_an_execution_is_found_with_what_is_known_of_its_end(tmp_path: Path) -> None:
+    with gateways.gateway("process", state_dir=str(tmp_path)) as serving:
+        over = submit(serving, "s", "print(1)")
+        before = ended(serving, over)
+        running, queued = submit(serving, "s", HANGS), submit(serving, "s", "1", idempotency_key="k")
+        until(lambda: exists(serving, "s", "begun"))
+        serving.process.kill()
+        serving.process.wait()
+    with gateways.gateway("process", state_dir=str(tmp_path)) as serving:
+        after = shown(serving, over)
+        assert after == before | {"outputs": [], "outputs_kept": False}
+        assert [each["status"] for each in listed(serving, "s")] == ["unknown", "unknown", "done"]
+        for path in (running, queued):
+            found = shown(serving, path)
+            assert (found["error"]["code"], found["created_at"], found["outputs_kept"]) == ("SB030", None, False)
+            assert failure(serving.call("DELETE", path)) == (409, "SB030")
+        body = {"code": "1", "wait": False, "idempotency_key": "k"}
+        assert failure(serving.call("POST", "/v1/sessions/s/execute", json=body)) == (409, "SB030")
+        assert serving.call("DELETE", over).status_code == HTTPStatus.NO_CONTENT
+        assert serving.execute("s", "1")["state"] == "lost"
+
+
+def test_the_executions_of_a_session_end_with_it(gateway: Gateway, session: str) -> None:
+    path = submit(gateway, session, HANGS)
+    until(lambda: exists(gateway, session, "begun"))
+    assert gateway.call("DELETE", f"/v1/sessions/{session}").status_code == HTTPStatus.NO_CONTENT
+    assert failure(gateway.call("GET", path)) == (404, "SB011")
+    gateway.execute(session, "1")
+    assert failure(gateway.call("GET", path)) == (404, "SB050")
+    assert listed(gateway, session) == []
 
 
 async def test_a_list_has_the_newest_executions_and_says_that_there_are_more(

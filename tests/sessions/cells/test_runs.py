@@ -27,7 +27,9 @@ from sessions.model.errors import (
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult, ExitReason, SessionKey, StateChange, Status
 from sessions.session.session import Session
+from sessions.session.states import State
 from sessions.tenants.quotas import TenantLimits
+from sessions.upkeep.culler import Culler
 from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, run, started, stream, until, world_over
 
 COUNTS = "n = globals().get('n', 0) + 1; print(n)"
@@ -249,6 +251,33 @@ async def test_an_execution_is_refused_like_one_that_is_waited_for(session: Sess
 
 
 # -- a session's life ------------------------------------------------------------------------------------------
+
+
+async def test_a_session_with_an_execution_that_runs_or_waits_is_not_idle(world: World, session: Session) -> None:
+    code, go_on = await waits(world, "")
+    running, queued = await submit(session, code), await submit(session, SLEEP)
+    for _ in range(2):
+        world.clock.passes(10_000)
+        assert session.idle_for() == 0
+        assert await Culler(world.registry, world.sandboxes).sweep() == 0
+        go_on()
+        await ended(session, running)
+    session.runs.interrupt(queued.id)
+    await ended(session, queued)
+    await until(lambda: not session.in_use)
+    world.clock.passes(10_000)
+    assert await Culler(world.registry, world.sandboxes).sweep() == 1
+
+
+async def test_the_outputs_of_an_execution_are_kept_while_its_session_sleeps(backend: FakeBackend) -> None:
+    async with world_over(backend, sleep_disk=10**9) as world:
+        session = await world.session()
+        done = await ended(session, await submit(session, COUNTS))
+        await until(lambda: not session.in_use)
+        assert await session.fall_asleep() == ""
+        assert text(session.runs.find(done.id)) == "1\n"
+        assert session.state is State.ASLEEP
+        assert text(await ended(session, await submit(session, COUNTS))) == "2\n"
 
 
 async def test_the_death_of_the_kernel_is_the_end_of_the_running_execution_and_the_next_one_reports_it(

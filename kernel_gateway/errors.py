@@ -110,6 +110,8 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.LedgerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.OutcomeUnknown: HTTPStatus.CONFLICT,
+    errors.ExecutionNotFound: HTTPStatus.NOT_FOUND,
+    errors.ExecutionCancelled: HTTPStatus.CONFLICT,
     errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.NetworkNotAllowed: HTTPStatus.FORBIDDEN,
     errors.CheckpointNotFound: HTTPStatus.NOT_FOUND,

@@ -36,6 +36,8 @@ class Operation:
     headers: dict[str, str] = field(default_factory=dict)
     #: further statuses of an answer that is no failure
     others: tuple[HTTPStatus, ...] = ()
+    #: answers of another form that are no failure, by status
+    further: dict[HTTPStatus, type[BaseModel]] = field(default_factory=dict)
     public: bool = False
     #: models that `media` or `websocket` refer to
     models: tuple[type[BaseModel], ...] = ()
@@ -67,7 +69,7 @@ def document(
     """
     models = {failure}
     for operation in operations:
-        models |= {*filter(None, (operation.answer, operation.body)), *operation.models}
+        models |= {*filter(None, (operation.answer, operation.body)), *operation.models, *operation.further.values()}
     ordered = sorted(models, key=lambda model: model.__name__)
     _, schemas = models_json_schema([(model, "validation") for model in ordered], ref_template=REF)
     for model, example in examples.items():
@@ -109,6 +111,10 @@ def _described(operation: Operation, failure: type[BaseModel]) -> dict[str, Any]
         "responses": {
             str(status.value): {"description": status.phrase} | ({"content": content} if content else {})
             for status in (operation.status, *operation.others)
+        }
+        | {
+            str(status.value): {"description": status.phrase, "content": _json(answer)}
+            for status, answer in operation.further.items()
         }
         | {
             "default": {"description": "The request failed", "content": _json(failure)},

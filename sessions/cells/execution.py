@@ -12,6 +12,7 @@ from typing import Any
 from kernel_image.protocol import EXTRAS
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, output_size
+from sessions.cells.packed import PackedOutputs
 from sessions.cells.transcript import Entry, Transcript
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -272,6 +273,10 @@ class Execution(Cell):
     def size(self) -> int:
         """Bytes of outputs that are kept."""
         return self._entry.area.size
+
+    def outputs_so_far(self) -> PackedOutputs:
+        """Return the outputs as they are now, for `joined`."""
+        return self._entry.area.packed_outputs()
 
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield the cell's events until its end."""

@@ -1,23 +1,31 @@
 """Executions with an idempotency key: a retry gets the first run's result, and no code runs twice.
 
 A run with a key continues when its client leaves: the client sends the same key again, and gets the events after the
-last one that it has seen. Keys belong to one session. The oldest ended runs are forgotten, and the end of a session
-removes its keys. When a gateway is killed, the ledger keeps the keys, and the results are lost: a retry then gets the
-error that the outcome is unknown, and no code runs.
+last one that it has seen. Or it asks for the run by its id. A client that does not want to wait needs no key of its
+own: the session makes one. Keys belong to one session. The oldest ended runs are forgotten, and the end of a session
+removes its keys. When a gateway is killed, the ledger keeps the keys and how their runs have ended, and the outputs are
+lost: a retry then gets an error, and no code runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from sessions.cells.execution import Execution
-from sessions.cells.outputs import Event
-from sessions.cells.packed import PackedOutputs, pack, unpack
-from sessions.model.errors import InvalidRequest, OutcomeUnknown
+from sessions.cells.outputs import Event, joined
+from sessions.cells.packed import Output, PackedOutputs, pack, unpack
+from sessions.cells.past_run import PastRun, Progress, RunEnd
+from sessions.model.errors import (
+    ExecutionCancelled,
+    ExecutionNotFound,
+    InvalidRequest,
+    OutcomeUnknown,
+    SessionError,
+)
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
@@ -28,6 +36,8 @@ RUNS_MAX = 64
 BYTES_MAX = 16 * 1024**2
 #: keys of a session whose results are no longer kept
 KEYS_MAX = 1000
+#: characters of a run's id
+ID_LENGTH = 32
 
 Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 
@@ -35,16 +45,24 @@ Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 class Run:
     """A cell with an idempotency key. It runs to its end, with or without a client that waits."""
 
-    def __init__(self, request: ExecuteRequest, execute: Execute, events_max: int) -> None:
+    def __init__(self, key: str, request: ExecuteRequest, execute: Execute, events_max: int, asked_at: float) -> None:
         """Start the cell.
 
         Args:
+            key: its idempotency key.
             request: cell to run.
             execute: runs it.
             events_max: bytes of the cell's last events that are kept after its end. During the run, up to twice as many
                 are kept.
+            asked_at: present time in seconds since 1970.
         """
+        self.id = _id_of(key)
         self.digest = _digest(request)
+        self.asked_at = asked_at
+        #: how it ended. None means that it has not ended.
+        self.end: RunEnd | None = None
+        #: whether its client has left without waiting for its end
+        self.detached = False
         #: events as JSON, which takes less memory than dicts. A new list replaces this one when events are dropped.
         self.events: list[bytes] = []
         self._events_size = 0
@@ -61,7 +79,41 @@ class Run:
         self.outputs = PackedOutputs()
         self._events_max = events_max
         self._news = asyncio.Event()
+        self._began = False
+        self._cancelled = False
         self.task = spawn(self._run(request, execute), "execution with a key")
+
+    @property
+    def progress(self) -> Progress:
+        """How far it is."""
+        if self.end is not None:
+            return self.end.progress
+        return Progress.QUEUED if self.execution is None else Progress.RUNNING
+
+    @property
+    def error(self) -> SessionError | None:
+        """Why no code has run. None means that code has run, or may still run."""
+        return None if self.end is None else self.end.error
+
+    #: whether its outputs are kept
+    outputs_kept = True
+
+    def outputs_so_far(self) -> Iterator[Output]:
+        """Return the cell's outputs as they are now, in nbformat's form. Each is made only when it is needed."""
+        if self.execution is None or self.end is not None:
+            return map(joined, self.outputs)
+        return map(joined, self.execution.outputs_so_far())
+
+    def interrupt(self) -> None:
+        """Interrupt the cell, and no other cell. If its turn has not come, it never runs."""
+        if self.task.done():
+            return
+        if self.execution is not None:
+            spawn(self.execution.interrupt(), "interrupt")
+            return
+        self._cancelled = True
+        if self._began:  # else the task finds out at its first step
+            self.task.cancel()
 
     @property
     def event_count(self) -> int:
@@ -77,6 +129,21 @@ class Run:
         return number == self.question and self.execution is not None and self.execution.asks
 
     async def _run(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
+        self._began = True
+        try:
+            result = await self._run_unless_cancelled(request, execute)
+            self.end = RunEnd(self.asked_at, result=result)
+        except SessionError as error:
+            self.end = RunEnd(self.asked_at, error=error)
+            raise
+        finally:
+            self.over = True
+            self._wake()
+        return result
+
+    async def _run_unless_cancelled(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
+        if self._cancelled:
+            raise ExecutionCancelled
         try:
             async with execute(request) as self.execution:
                 async for event in self.execution:
@@ -93,9 +160,10 @@ class Run:
                 self.outputs.close()
                 self.size = self.execution.size + self._events_size
                 return replace(result, outputs=[])
-        finally:
-            self.over = True
-            self._wake()
+        except asyncio.CancelledError:
+            if self._cancelled:  # else the gateway is ending
+                raise ExecutionCancelled from None
+            raise
 
     def _wake(self) -> None:
         news, self._news = self._news, asyncio.Event()
@@ -172,7 +240,9 @@ class Attempt:
 class IdempotencyCache:
     """The runs of one session by idempotency key."""
 
-    def __init__(self, events_max: int, asked: IdempotencyKeys, kept: KeptBytes, tenant: str) -> None:
+    def __init__(
+        self, events_max: int, asked: IdempotencyKeys, kept: KeptBytes, tenant: str, clock: Callable[[], float]
+    ) -> None:
         """Begin with the keys of an earlier gateway.
 
         Args:
@@ -180,12 +250,16 @@ class IdempotencyCache:
             asked: the session's keys in the ledger.
             kept: counts the bytes of all sessions.
             tenant: tenant of the session.
+            clock: function that returns seconds since 1970.
         """
-        self._runs: dict[str, Run] = {}
+        #: oldest first
+        self._runs: dict[str, Run | PastRun] = {
+            key: PastRun(_id_of(key), of.digest, None if of.end is None else RunEnd.decode(of.end))
+            for key, of in asked.all().items()
+        }
         self._events_max = events_max
         self._stored_keys = asked
-        #: digests of runs whose results are not kept: a retry gets an error, and no code runs
-        self._before = asked.all()
+        self._clock = clock
         self._share = kept.share(tenant, self._drop_oldest)
 
     def attempt(self, key: str, request: ExecuteRequest, execute: Execute, seen: int | None) -> Attempt:
@@ -200,66 +274,137 @@ class IdempotencyCache:
 
         Raises:
             InvalidRequest: when the key belongs to another request, or the run has no event with this number.
-            OutcomeUnknown: when the run began before the gateway was restarted.
+            OutcomeUnknown: when the outputs of the run are not known any more.
+            ExecutionCancelled: when the run was cancelled before its turn.
             LedgerUnavailable: when the key cannot be recorded; no code was run.
         """
-        run = self._runs.get(key)
-        digest = run.digest if run else self._before.get(key)
-        if digest is not None and digest != _digest(request):
-            raise InvalidRequest("this key was given to another request before", field="idempotency_key")
-        if first := run is None:
-            if digest is not None:
-                raise OutcomeUnknown
+        run, first = self._run_of(key, request), False
+        if run is None:
             if seen is not None:
                 raise InvalidRequest("no run with this key is known any more", field="last_event_id")
-            self._stored_keys.add(key, _digest(request))
-            run = self._runs[key] = Run(request, execute, self._events_max)
-            run.task.add_done_callback(lambda _task: self._ended(key))
+            run, first = self._begin(key, request, execute), True
         elif (seen or 0) > run.event_count:
             raise InvalidRequest("this run has no event with this number yet", field="last_event_id")
         return Attempt(run, seen or 0, first=first)
+
+    async def submit(self, key: str, request: ExecuteRequest, execute: Execute) -> Run:
+        """Run a cell that no client waits for, or return the run that has this key.
+
+        Raises:
+            SessionError: as in `attempt`, or when the cell is refused at once.
+        """
+        run = self._run_of(key, request) or self._begin(key, request, execute)
+        await asyncio.sleep(0)  # a refusal that needs no wait comes now, and the client gets it
+        if not run.task.done():
+            run.detached = True
+        elif run.error is not None:
+            raise run.error
+        return run
+
+    def _run_of(self, key: str, request: ExecuteRequest) -> Run | None:
+        """Return the run that has this key. None means that the cell may run."""
+        run = self._runs.get(key)
+        if run is not None and run.end is not None and run.end.frees_key:
+            self._forget(key)
+            return None
+        if run is not None and run.digest != _digest(request):
+            raise InvalidRequest("this key was given to another request before", field="idempotency_key")
+        if isinstance(run, PastRun):
+            raise run.refusal()
+        return run
+
+    def _begin(self, key: str, request: ExecuteRequest, execute: Execute) -> Run:
+        self._stored_keys.add(key, _digest(request))
+        run = self._runs[key] = Run(key, request, execute, self._events_max, self._clock())
+        run.task.add_done_callback(lambda _task: self._ended(key, run))
+        return run
+
+    # -- runs by id -----------------------------------------------------------------------------------------
+
+    def newest_first(self) -> Iterable[Run | PastRun]:
+        """Return all runs that are known, the last one first."""
+        return reversed(self._runs.values())
+
+    def find(self, run_id: str) -> Run | PastRun:
+        """Return the run with an id.
+
+        Raises:
+            ExecutionNotFound: when there is no such run, or it is no longer known.
+        """
+        for run in self._runs.values():
+            if run.id == run_id:
+                return run
+        raise ExecutionNotFound(execution=run_id)
+
+    def interrupt(self, run_id: str) -> None:
+        """Interrupt the cell of one run; see `Run.interrupt`. A run that has ended stays as it is.
+
+        Raises:
+            ExecutionNotFound: as in `find`.
+            OutcomeUnknown: when an earlier gateway began the run, and its cell may still be running.
+        """
+        run = self.find(run_id)
+        if isinstance(run, Run):
+            run.interrupt()
+        elif run.progress is Progress.UNKNOWN:
+            raise OutcomeUnknown
+
+    # -- what is kept ---------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Forget all runs, because the session was ended. Clients that wait for a run still get its result."""
         self._runs.clear()
         self._share.close()
 
-    def _ended(self, key: str) -> None:
-        run = self._runs.get(key)
-        if run is None or run.task.cancelled():
-            return  # the session has ended; or the gateway is ending, and the ledger keeps the key for the next gateway
-        if run.task.exception() is not None:
-            self._forget(key)  # no code has run: the next request with this key runs the cell
+    def _ended(self, key: str, run: Run) -> None:
+        if self._runs.get(key) is not run:
+            return  # the session has ended, or another run has the key, because no code has run here
+        if run.task.cancelled():
+            return  # the gateway is ending, and the ledger keeps the key for the next gateway
+        if run.end is None or (run.end.frees_key and not run.detached):
+            self._forget(key)  # no code has run, and the client knows why
+            return
+        self._stored_keys.end(key, run.end.encode())
+        if run.end.result is None:
+            self._make_past(key, run)
             return
         run.stored = True
         self._share.grow(run.size)
-        ended = [name for name, run in self._runs.items() if run.task.done()]
+        ended = [name for name, run in self._runs.items() if isinstance(run, Run) and run.task.done()]
         for number, oldest in enumerate(ended[:-1]):
             if self._share.size <= BYTES_MAX and len(ended) - number <= RUNS_MAX:
                 return
             self._forget(oldest)
 
     def _drop_oldest(self) -> bool:
-        """Drop the result of the oldest run that has ended, and keep its key. Return whether there was such a run."""
+        """Drop the outputs of the oldest run that has ended, and keep its key. Return whether there was such a run."""
         for key, run in self._runs.items():
-            if run.stored:
-                self._before[key] = run.digest
-                self._remove(key)
-                if len(self._before) > KEYS_MAX:
-                    oldest = next(iter(self._before))
-                    del self._before[oldest]
-                    self._stored_keys.forget(oldest)
+            if isinstance(run, Run) and run.stored:
+                self._make_past(key, run)
                 return True
         return False
 
+    def _make_past(self, key: str, run: Run) -> None:
+        """Drop the outputs of a run that has ended, and keep its key and its end."""
+        self._uncount(run)
+        self._runs[key] = PastRun(run.id, run.digest, run.end)
+        past = [name for name, each in self._runs.items() if isinstance(each, PastRun)]
+        if len(past) > KEYS_MAX:
+            self._forget(past[0])
+
     def _forget(self, key: str) -> None:
-        self._remove(key)
+        self._uncount(self._runs.pop(key))
         self._stored_keys.forget(key)
 
-    def _remove(self, key: str) -> None:
-        run = self._runs.pop(key)
-        if run.stored:
+    def _uncount(self, run: Run | PastRun) -> None:
+        if isinstance(run, Run) and run.stored:
+            run.stored = False
             self._share.grow(-run.size)
+
+
+def _id_of(key: str) -> str:
+    """Return the id of the run that has this idempotency key: a later gateway, which has the key, finds it again."""
+    return hashlib.sha256(key.encode(errors="surrogatepass")).hexdigest()[:ID_LENGTH]
 
 
 def _digest(request: ExecuteRequest) -> bytes:

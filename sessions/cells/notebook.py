@@ -31,14 +31,19 @@ class NotebookCell:
 
 
 def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]:
-    """Yield an nbformat 4.5 notebook as JSON, in pieces.
+    """Return an nbformat 4.5 notebook as JSON, in pieces.
 
     Args:
         cells: cells in order. A cell without code is left out.
         spec: kernelspec of the session's language.
     """
+    return in_pieces(_fragments(cells, spec))
+
+
+def in_pieces(fragments: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield fragments of JSON in pieces of about `PIECE` bytes, or more for a large fragment."""
     piece = bytearray()
-    for fragment in _fragments(cells, spec):
+    for fragment in fragments:
         piece += fragment
         if len(piece) >= PIECE:
             yield bytes(piece)
@@ -51,7 +56,7 @@ def _fragments(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[byte
         "kernelspec": {"name": spec.jupyter_name, "display_name": spec.display_name, "language": spec.name},
         "language_info": {"name": spec.name},
     }
-    yield from _with_list(
+    yield from with_list(
         {"nbformat": 4, "nbformat_minor": 5, "metadata": metadata},
         "cells",
         (_cell(cell) for cell in cells if cell.code),
@@ -66,10 +71,10 @@ def _cell(cell: NotebookCell) -> Iterator[bytes]:
         "source": cell.code,
         "execution_count": cell.execution_count,
     }
-    return _with_list(fields, "outputs", ([exact_json.dumps(joined(output))] for output in cell.outputs))
+    return with_list(fields, "outputs", ([exact_json.dumps(joined(output))] for output in cell.outputs))
 
 
-def _with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
+def with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
     """Yield a JSON object in fragments: first its fields, then a list, whose items are given as fragments, too."""
     yield exact_json.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
     for number, item in enumerate(items):

@@ -97,9 +97,13 @@ class OutputArea:
         """Return the outputs in nbformat's form, without the fields that only this class uses."""
         return [joined(output) for output in self._outputs]
 
+    def packed_outputs(self) -> PackedOutputs:
+        """Return the outputs as they are now, for `joined`. The caller may iterate over them while others arrive."""
+        return self._outputs.copy()
+
     def copied_outputs(self) -> PackedOutputs:
         """Return a copy of the outputs, for `joined`. A last line says how much was left out, if anything was."""
-        outputs = self._outputs.copy()
+        outputs = self.packed_outputs()
         if self.truncated:
             outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
         return outputs

@@ -226,6 +226,20 @@ class OutcomeUnknown(SessionError, code="SB030"):
     """
 
 
+class ExecutionNotFound(SessionError, code="SB050"):
+    """The session has no such execution.
+
+    List its executions to see which are known: the oldest that have ended are forgotten.
+    """
+
+
+class ExecutionCancelled(SessionError, code="SB051"):
+    """The execution was cancelled before its turn, and its code did not run.
+
+    To run the code after all, send it again, with another idempotency key.
+    """
+
+
 class SettingsUnreadable(SessionError, code="SB035"):
     """A provider's settings cannot be read: they are damaged, or their secrets were encrypted with another key.
 
@@ -254,7 +268,13 @@ class CheckpointRefused(SessionError, code="SB041"):
     """
 
 
-def of_code(code: object) -> SessionError | None:
-    """Return the error with a code that another service has reported, or None if no error has this code."""
+def of_code(code: object, message: str = "", /, **details: Any) -> SessionError | None:
+    """Return the error with a code that another service or an earlier gateway has reported, or None.
+
+    Args:
+        code: code of the error. None is returned if no error has this code.
+        message: text for the user; see `SessionError`.
+        details: further facts, as JSON values.
+    """
     kind = _KINDS.get(code) if isinstance(code, str) else None
-    return kind() if kind else None
+    return kind(message, **details) if kind else None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
 from sessions.cells.execution import Execution
-from sessions.cells.idempotency import Attempt, IdempotencyCache
+from sessions.cells.idempotency import Attempt, IdempotencyCache, Run
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.transcript import Transcript
 from sessions.cells.variables import CellVariables
@@ -61,7 +62,10 @@ class Executions:
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
         self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
-        self._idempotency = IdempotencyCache(output, services.ledger.idempotency_keys(slot.key), services.kept, tenant)
+        #: the runs with an idempotency key
+        self.runs = IdempotencyCache(
+            output, services.ledger.idempotency_keys(slot.key), services.kept, tenant, services.ledger.clock
+        )
 
     @property
     def orphaned(self) -> bool:
@@ -151,18 +155,28 @@ class Executions:
             request: cell to run.
             seen: the number of the last event that a returning client has seen.
         """
-        code = request.code  # with a `source`, the code is complete: it calls `main` itself
-        if request.source is None:
-            code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)
-        program = replace(request, code=code, source=request.client_code)
+        program = self._program(request)
         if request.idempotency_key is not None:
             self._activity.touch()
-            yield self._idempotency.attempt(request.idempotency_key, program, self._run, seen)
+            yield self.runs.attempt(request.idempotency_key, program, self._run, seen)
             return
         if seen is not None:
             raise InvalidRequest("only a cell with an idempotency_key can be resumed", field="last_event_id")
         async with self._run(program) as execution:
             yield execution
+
+    async def submit(self, request: ExecuteRequest) -> Run:
+        """Run a cell that no client waits for; see `Session.submit`."""
+        key = request.idempotency_key or secrets.token_hex(16)
+        self._activity.touch()
+        return await self.runs.submit(key, self._program(replace(request, idempotency_key=key)), self._run)
+
+    def _program(self, request: ExecuteRequest) -> ExecuteRequest:
+        """Return the request with the call of `main` that its arguments ask for."""
+        code = request.code  # with a `source`, the code is complete: it calls `main` itself
+        if request.source is None:
+            code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)
+        return replace(request, code=code, source=request.client_code)
 
     @asynccontextmanager
     async def _run(self, request: ExecuteRequest) -> AsyncIterator[Execution]:
@@ -265,7 +279,7 @@ class Executions:
 
     def close(self) -> None:
         """Forget the idempotency keys: from now on they belong to the next session with this name."""
-        self._idempotency.close()
+        self.runs.close()
 
     def free(self) -> None:
         """Free the transcript at once: the session is in a reference cycle, and garbage is seldom collected."""

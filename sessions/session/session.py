@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any
 
 from sessions.backends.base import KernelHandle, Launch
+from sessions.cells.idempotency import IdempotencyCache, Run
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
@@ -97,6 +98,11 @@ class Session(Owner):
     def transcript(self) -> Transcript:
         """The cells that it has run."""
         return self._executions.transcript
+
+    @property
+    def runs(self) -> IdempotencyCache:
+        """The executions that are found by their id: those with an idempotency key, and those nobody waits for."""
+        return self._executions.runs
 
     @property
     def executions(self) -> int:
@@ -219,12 +225,27 @@ class Session(Owner):
             SessionNotFound: when the variables that the cell needs (`if_session`, `if_incarnation`) are gone.
             SessionError: when the session was ended, no kernel could be started, or a quota is used up.
         """
+        self._admit(request)
+        async with self._executions.run(request, seen) as running:
+            yield running
+
+    async def submit(self, request: ExecuteRequest) -> Run:
+        """Run a cell when its turn comes, without a client that waits for it. It is found by its id in `runs`.
+
+        Args:
+            request: cell to run. If it has no idempotency key, it gets one.
+
+        Raises:
+            SessionError: as in `execute`, if that is known at once. Later, the run has the error.
+        """
+        self._admit(request)
+        return await self._executions.submit(request)
+
+    def _admit(self, request: ExecuteRequest) -> None:
         if self.closed:
             raise SessionClosed
         if request.if_session not in (None, self.id):
             raise SessionNotFound(f"session {self.key.name!r} is another one now", session=self.key.name, id=self.id)
-        async with self._executions.run(request, seen) as running:
-            yield running
 
     async def interrupt(self) -> bool:
         """Interrupt the running cell and keep the variables; return whether one was running."""

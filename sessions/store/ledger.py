@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -34,8 +35,14 @@ CREATE TABLE IF NOT EXISTS asked (
     tenant TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, digest BLOB NOT NULL,
     PRIMARY KEY (tenant, name, key)
 ) STRICT;
+CREATE TABLE IF NOT EXISTS answered (
+    tenant TEXT NOT NULL, name TEXT NOT NULL, key TEXT NOT NULL, record BLOB NOT NULL,
+    PRIMARY KEY (tenant, name, key)
+) STRICT;
 """
 
+#: tables that have rows for each idempotency key
+_OF_KEYS = ("answered", "asked")
 
 R = TypeVar("R", SessionRecord, SandboxRecord)
 
@@ -67,17 +74,31 @@ class _RecordTable(Generic[R]):
         self._database.execute("DELETE FROM kept WHERE kind = ? AND tenant = ? AND name = ?", [self._kind, *_pair(key)])
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """An execution that was begun with an idempotency key."""
+
+    #: digest of its request
+    digest: bytes
+    #: how it ended, in the form that the caller of `IdempotencyKeys.end` chose. None means that its end is not known.
+    end: bytes | None = None
+
+
 class IdempotencyKeys:
-    """The idempotency keys of one session's executions, each with the digest of its request."""
+    """The idempotency keys of one session's executions, each with the digest of its request, and with its end."""
 
     def __init__(self, database: sqlite3.Connection, session: SessionKey) -> None:
         self._database = database
         self._session = _pair(session)
 
-    def all(self) -> dict[str, bytes]:
-        """Return the digest of each execution that was begun, by its idempotency key."""
-        rows = self._database.execute("SELECT key, digest FROM asked WHERE tenant = ? AND name = ?", self._session)
-        return dict(rows.fetchall())
+    def all(self) -> dict[str, Asked]:
+        """Return each execution that was begun, by its idempotency key, oldest first."""
+        rows = self._database.execute(
+            "SELECT key, digest, record FROM asked LEFT JOIN answered USING (tenant, name, key) "
+            "WHERE tenant = ? AND name = ? ORDER BY asked.rowid",
+            self._session,
+        )
+        return {key: Asked(digest, end) for key, digest, end in rows}
 
     def add(self, key: str, digest: bytes) -> None:
         """Record an execution that is about to begin.
@@ -91,10 +112,21 @@ class IdempotencyKeys:
             log.exception("the ledger cannot be written")
             raise LedgerUnavailable from error
 
+    def end(self, key: str, record: bytes) -> None:
+        """Record how an execution has ended. A failure to write is only logged: the end is not known later."""
+        try:
+            self._database.execute("INSERT OR REPLACE INTO answered VALUES (?, ?, ?, ?)", [*self._session, key, record])
+        except sqlite3.Error:
+            log.exception("the ledger cannot be written")
+
     def forget(self, key: str) -> None:
         """Remove the record of an execution that has not begun, or whose result is no longer kept."""
         try:
-            self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ? AND key = ?", [*self._session, key])
+            for table in _OF_KEYS:
+                self._database.execute(
+                    f"DELETE FROM {table} WHERE tenant = ? AND name = ? AND key = ?",  # noqa: S608 - our own names
+                    [*self._session, key],
+                )
         except sqlite3.Error:
             log.exception("the ledger cannot be written")
 
@@ -158,7 +190,8 @@ class Ledger:
     def _end(self, key: SessionKey, reason: str, place: str) -> None:
         with self._transaction():
             self._sessions.delete(key)
-            self._database.execute("DELETE FROM asked WHERE tenant = ? AND name = ?", _pair(key))
+            for table in _OF_KEYS:
+                self._database.execute(f"DELETE FROM {table} WHERE tenant = ? AND name = ?", _pair(key))  # noqa: S608 - our own names
             self._ended.add(key, reason, place)
 
     @contextmanager

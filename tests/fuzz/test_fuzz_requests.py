@@ -54,6 +54,8 @@ BODIES: dict[str, st.SearchStrategy[Any]] = {
             "idempotency_key": TEXT,
             "on_disconnect": st.sampled_from(["continue", "interrupt"]),
             "store_history": st.booleans(),
+            "wait": st.booleans(),
+            "language": LANGUAGE,
         },
     ),
     "POST /v1/sessions": fields(

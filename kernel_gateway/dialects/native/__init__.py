@@ -8,7 +8,16 @@ from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
-from kernel_gateway.dialects.native import admin, checkpoints, files, languages, overview, sessions, stream
+from kernel_gateway.dialects.native import (
+    admin,
+    checkpoints,
+    executions,
+    files,
+    languages,
+    overview,
+    sessions,
+    stream,
+)
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
@@ -27,6 +36,7 @@ from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
+_EXECUTIONS = f"{_SESSION}/executions"
 _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
     "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
@@ -77,7 +87,26 @@ API: dict[type[BaseHandler], list[Operation]] = {
             media=_STREAMED,
             headers=_RESUME_HEADERS,
             models=(Event,),
+            further={HTTPStatus.ACCEPTED: executions.ExecutionSummary},
         )
+    ],
+    executions.ExecutionsHandler: [
+        Operation("GET", _EXECUTIONS, "List the session's executions, newest first", executions.ExecutionList)
+    ],
+    executions.ExecutionHandler: [
+        Operation(
+            "GET",
+            f"{_EXECUTIONS}/{{execution}}",
+            "Describe an execution, with its outputs until now",
+            executions.ExecutionDetail,
+            query={"plain": TEXT | {"description": "present: outputs as short plain text, as with `plain` in execute"}},
+        ),
+        Operation(
+            "DELETE",
+            f"{_EXECUTIONS}/{{execution}}",
+            "Interrupt an execution, and no other cell; if its turn has not come, it never runs",
+            status=HTTPStatus.NO_CONTENT,
+        ),
     ],
     sessions.InterruptHandler: [
         Operation("POST", f"{_SESSION}/interrupt", "Interrupt the running cell, keep the variables", Interrupted)

@@ -25,6 +25,7 @@ from kernel_gateway.dialects.native.events import (
     StartedEvent,
     UpdateEvent,
 )
+from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary
 from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
@@ -80,6 +81,14 @@ _ENDED = {
     "truncated": False,
     "omitted_bytes": 0,
     "replayed": False,
+    "error": None,
+}
+_BY_ID = {
+    "id": "fec07dd14ac0d78fb9e88ad5bb1e2db3",
+    "session_id": _ID,
+    "status": "done",
+    "created_at": _TIME,
+    "result": _ENDED,
     "error": None,
 }
 _ERROR = {
@@ -148,6 +157,9 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         Result: _ENDED | {"outputs": [_OUTPUT]},
         Failure: {"error": _ERROR | {"request_id": "e14c2d94f2b0236a"}},
         Interrupted: {"interrupted": True},
+        ExecutionSummary: _BY_ID | {"status": "queued", "result": None},
+        ExecutionDetail: _BY_ID | {"outputs": [_OUTPUT], "outputs_kept": True},
+        ExecutionList: {"executions": [_BY_ID], "truncated": False},
         FileEntry: _FILE,
         FileList: {"entries": [_FILE], "truncated": False},
         KeyList: {"keys": [_KEY]},

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from tornado.iostream import StreamClosedError
 
-from kernel_gateway.dialects.native.models import Execute, result_json
+from kernel_gateway.dialects.native.executions import ExecutionSummary
+from kernel_gateway.dialects.native.models import Execute, check_language, result_json
 from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive
 from sessions.model.errors import InvalidRequest
-from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey
+from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
 from sessions.session.session import Session
 
 #: request header of a client that has lost its stream: the id of the last event that the client has received
@@ -29,12 +32,18 @@ class ExecuteHandler(JsonHandler):
 
     #: True if the client wants outputs as plain text
     _plain = False
+    #: language that the session must have; None means any
+    _language: str | None = None
 
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
-        self._plain = body.plain
-        work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
+        self._plain, self._language = body.plain, body.language
+        key, request, seen = SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen()
+        if not body.wait:
+            await self._submit(key, request, seen)
+            return
+        work = self._run(key, request, seen)
         if body.on_disconnect == "interrupt":
             await self.run_until_client_leaves(work)
         else:
@@ -51,12 +60,32 @@ class ExecuteHandler(JsonHandler):
             raise InvalidRequest(f"{LAST_EVENT} must be the id of an event", field="last_event_id")
         return None if told is None else int(told)
 
-    async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+    async def _submit(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+        """Run a cell without a client that waits. The answer describes the execution."""
+        if seen is not None:
+            raise InvalidRequest("only a client that waits can resume a stream", field="wait")
+        session = await self._session(key, request, seen)
+        run = await session.submit(request)
+        self.set_status(HTTPStatus.ACCEPTED)
+        self.set_header("Location", f"/v1/sessions/{key.name}/executions/{run.id}")
+        self.finish_json(ExecutionSummary.of(session, run).as_dict())
+
+    async def _session(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> Session:
         if seen is None and request.if_session is None and request.if_incarnation is None:
-            session = await self.gateway.registry.get_or_create(key)
+            session = await self.gateway.registry.get_or_create(key, self._spec())
         else:  # a client that resumes a stream or needs variables does not want a new session
             session = self.gateway.registry.get(key)
+        check_language(self.gateway.registry, session, self._language)
         self.set_header(SESSION_ID, session.id)
+        return session
+
+    def _spec(self) -> SessionSpec:
+        """Return the settings of a session that is made on first use."""
+        defaults = self.gateway.registry.defaults
+        return defaults if self._language is None else replace(defaults, language=self._language)
+
+    async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
+        session = await self._session(key, request, seen)
         media_type = wanted_stream(self.request.headers.get("Accept", ""))
         if media_type is not None:
             self.set_header("Content-Type", media_type)

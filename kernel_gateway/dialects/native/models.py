@@ -17,6 +17,7 @@ from sessions.guest.paths import sandbox_path
 from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, Network, SessionSpec, valid_env
+from sessions.session.registry import Registry
 from sessions.session.session import Session
 
 #: maximum characters of a cell's code
@@ -82,6 +83,9 @@ class Execute(Body):
     """A cell to run."""
 
     code: str = Field(max_length=CODE_MAX)
+    language: str | None = Field(
+        None, description="language of the session that is made on first use; one that is there must have it"
+    )
     timeout: _Seconds | None = Field(None, description="seconds the cell may run")
     stdin: list[str] | None = Field(None, fail_fast=True, description="answers to input(), in order; then end of input")
     store_history: bool = Field(True, description="count the cell and keep it in the notebook")  # noqa: FBT003
@@ -112,6 +116,12 @@ class Execute(Body):
         "continue", description="what happens to the cell when its client leaves; a cell with a key always continues"
     )
 
+    wait: bool = Field(
+        True,  # noqa: FBT003
+        description="false: the answer is 202 with an execution's id, and the cell runs without its client; not on a "
+        "WebSocket, where no frame waits",
+    )
+
     def request(self, settings: Settings, *, interactive: bool = False) -> ExecuteRequest:
         """Return the request for the session.
 
@@ -120,14 +130,19 @@ class Execute(Body):
             interactive: True if the client can answer `input()` while the cell runs.
 
         Raises:
-            InvalidRequest: when the timeout is above the maximum, the code is not valid text, or `on_disconnect` is
-                `interrupt` for a cell with an idempotency key.
+            InvalidRequest: when the timeout is above the maximum, the code is not valid text, `on_disconnect` is
+                `interrupt` for a cell that continues without its client, or `plain` asks for outputs that the answer
+                does not have.
         """
         timeout = self.timeout or settings.execute_timeout
         if timeout > settings.max_execute_timeout:
             raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
             raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
+        if not self.wait and self.on_disconnect == "interrupt":
+            raise InvalidRequest("a cell with `wait` false continues without its client", field="on_disconnect")
+        if not self.wait and self.plain:
+            raise InvalidRequest("with `wait` false, add `?plain` to the execution's path instead", field="plain")
         return ExecuteRequest(
             code=self.code,
             timeout=timeout,
@@ -138,6 +153,19 @@ class Execute(Body):
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,
             if_incarnation=self.if_incarnation,
+        )
+
+
+def check_language(registry: Registry, session: Session, language: str | None) -> None:
+    """Check that a session has the language that a cell asks for. None means that the cell asks for none.
+
+    Raises:
+        InvalidRequest: when there is no such language, or the session has another one.
+    """
+    if language is not None and registry.language(language) != session.kernelspec.name:
+        raise InvalidRequest(
+            f"session {session.key.name!r} runs {session.kernelspec.name}: use another session, or end this one first",
+            field="language",
         )
 
 
@@ -222,14 +250,11 @@ class SessionList(BaseModel):
     sessions: list[SessionInfo]
 
 
-class Result(BaseModel):
-    """The result of a cell."""
+class Ended(BaseModel):
+    """How a cell ended: its result without its outputs."""
 
     status: Literal["ok", "error", "timeout", "interrupted", "died"]
     execution_count: int | None
-    outputs: list[dict[str, Any]] = Field(
-        description="nbformat 4.5 outputs; a stream sends them one by one instead, if all of them are still kept"
-    )
     duration_ms: float
     state: Literal["new", "preserved", "restarted", "rolled_back", "lost"] = Field(
         description="whether the variables of earlier cells are still there; new: this is the session's first cell; "
@@ -244,6 +269,14 @@ class Result(BaseModel):
     )
     replayed: bool = Field(description="the cell ran before, when its idempotency_key was first used")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
+
+
+class Result(Ended):
+    """The result of a cell."""
+
+    outputs: list[dict[str, Any]] = Field(
+        description="nbformat 4.5 outputs; a stream sends them one by one instead, if all of them are still kept"
+    )
 
 
 def result_json(

@@ -15,7 +15,7 @@ import orjson
 from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
-from kernel_gateway.dialects.native.models import Execute, result_json
+from kernel_gateway.dialects.native.models import Execute, check_language, result_json
 from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
@@ -38,6 +38,7 @@ class CodeFrame(Execute):
     id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
         None, description="repeated in every event of this cell"
     )
+    wait: Literal[True] = Field(True, description="no frame waits")  # noqa: FBT003
 
 
 class InputFrame(Body):
@@ -117,6 +118,7 @@ class StreamHandler(SocketHandler):
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
         request = cell.request(self.gateway.settings, interactive=True)
+        check_language(self.gateway.registry, self._session, cell.language)
         self._continues_without_client = cell.on_disconnect == "continue"
         self._session.touch()
         try:

@@ -16,6 +16,7 @@ from kernel_gateway.dialects import native
 from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
 from kernel_gateway.dialects.native.events import Event, _Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
+from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary
 from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
@@ -116,6 +117,13 @@ def test_the_description_names_the_header_to_resume_a_stream_and_on_disconnect()
     assert (field["enum"], field["default"]) == (["continue", "interrupt"], "continue")
 
 
+def test_an_answer_of_another_form_is_described_with_its_status() -> None:
+    answers = described()["paths"]["/v1/sessions/{name}/execute"]["post"]["responses"]
+    forms = {status: answers[status]["content"]["application/json"]["schema"]["$ref"] for status in ("200", "202")}
+    names = {status: form.rpartition("/")[2] for status, form in forms.items()}
+    assert names == {"200": Result.__name__, "202": ExecutionSummary.__name__}
+
+
 def test_events_and_frames_are_described() -> None:
     shown = described()
     execute = shown["paths"]["/v1/sessions/{name}/execute"]["post"]["responses"]["200"]["content"]
@@ -180,6 +188,7 @@ def shape(value: Any) -> Any:
 
 def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
+    sent |= {each for operation in native.OPERATIONS for each in operation.further.values()}
     sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, *_Event.__subclasses__()}
     assert set(EXAMPLES) == sent
     for model in sent:
@@ -211,6 +220,8 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
         (SessionInfo, "GET", session, None),
         (SessionList, "GET", "/v1/sessions", None),
         (Result, "POST", f"{session}/execute", EXAMPLES[Execute]),
+        (ExecutionList, "GET", f"{session}/executions", None),
+        (ExecutionDetail, "GET", f"{session}/executions/{EXAMPLES[ExecutionDetail]['id']}", None),
         (Interrupted, "POST", f"{session}/interrupt", None),
         (FileEntry, "POST", f"{session}/mkdir", EXAMPLES[MakeDirectory]),
         (FileEntry, "POST", f"{session}/move", EXAMPLES[Move]),

@@ -15,7 +15,7 @@ from sessions.model.errors import LedgerUnavailable
 from sessions.model.values import Limits, SandboxSpec, SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.store import ended
 from sessions.store.database import Database
-from sessions.store.ledger import Ledger
+from sessions.store.ledger import Asked, Ledger
 from sessions.store.session_records import ContainerRecord, SandboxRecord, SessionRecord
 
 KEY = SessionKey("acme", "s1")
@@ -197,12 +197,32 @@ def test_idempotency_keys_are_kept_until_their_session_ends(path: Path) -> None:
     first.idempotency_keys(SessionKey("acme", "other")).add("a", b"x")
     first.idempotency_keys(KEY).forget("b")
     second = reopened(path)
-    assert second.idempotency_keys(KEY).all() == {"a": b"a"}
+    assert second.idempotency_keys(KEY).all() == {"a": Asked(b"a")}
     second.end(KEY, "")
     assert second.idempotency_keys(KEY).all() == {}
-    assert second.idempotency_keys(SessionKey("acme", "other")).all() == {"a": b"x"}
+    assert second.idempotency_keys(SessionKey("acme", "other")).all() == {"a": Asked(b"x")}
     first.close()
     second.close()
+
+
+def test_the_end_of_an_execution_is_kept_with_its_key_and_is_deleted_with_it(path: Path) -> None:
+    ledger = Ledger(path)
+    ledger.keep(SESSION)
+    keys = ledger.idempotency_keys(KEY)
+    for key in ("b", "a", "c"):
+        keys.add(key, b"digest")
+        keys.end(key, key.encode())
+    keys.forget("a")
+    keys.add("a", b"again")
+    assert list(reopened(path).idempotency_keys(KEY).all().items()) == [
+        ("b", Asked(b"digest", b"b")),
+        ("c", Asked(b"digest", b"c")),
+        ("a", Asked(b"again")),
+    ]
+    ledger.end(KEY, "")
+    keys.add("b", b"digest")
+    assert keys.all() == {"b": Asked(b"digest")}
+    ledger.close()
 
 
 def full(connection: Database) -> None:

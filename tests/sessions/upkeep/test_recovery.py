@@ -14,12 +14,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
+from sessions.cells.idempotency import Run
+from sessions.cells.past_run import Progress
 from sessions.kernels.connection import Connection
 from sessions.model.checkpoint import OnIdle
 from sessions.model.errors import (
     AuditUnavailable,
     BackendUnavailable,
     ConnectionFailed,
+    ExecutionCancelled,
     InvalidRequest,
     NotInitialized,
     OutcomeUnknown,
@@ -29,7 +32,7 @@ from sessions.model.errors import (
     SessionNotFound,
 )
 from sessions.model.tasks import spawn
-from sessions.model.values import ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.model.values import ExecuteRequest, ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.upkeep.culler import Culler
@@ -69,6 +72,11 @@ async def successor(first: World, tmp_path: Path, **settings: Any) -> AsyncItera
     """Start the gateway that follows a killed one: it knows only what the ledger records."""
     async with world_over(first.backend, ledger=tmp_path / "ledger.db", **settings) as world:
         yield world
+
+
+async def submit(session: Session, code: str, **request: Any) -> Run:
+    """Run a cell that no client waits for."""
+    return await session.submit(ExecuteRequest(code, **request))
 
 
 async def test_a_session_continues_with_its_variables(first: World, tmp_path: Path) -> None:
@@ -331,6 +339,47 @@ async def test_an_execution_with_a_used_idempotency_key_is_not_repeated(first: W
         await second.registry.end(KEY)  # the keys end with their session
         assert (await run(await second.session(), "print(2)", idempotency_key="ended")).status is Status.OK
     await asyncio.wait({left})
+
+
+async def test_executions_are_found_by_their_id_with_what_is_known_of_their_end(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    done = await submit(session, "print(1)")
+    refused = await submit(session, "1", if_incarnation=7, idempotency_key="refused")
+    await until(lambda: refused.end and done.end)
+    running, cancelled = await submit(session, SLEEP), await submit(session, "2", idempotency_key="cancelled")
+    queued = await submit(session, "n = 2")
+    await until(lambda: running.progress is Progress.RUNNING)
+    session.runs.interrupt(cancelled.id)
+    await until(lambda: cancelled.end)
+    queued.task.cancel()  # a gateway that is killed runs no more cells
+    async with successor(first, tmp_path) as second:
+        session = second.registry.get(KEY)
+        known = {each.id: each for each in session.runs.newest_first()}
+        assert list(known) == [each.id for each in (queued, cancelled, running, refused, done)]
+        assert {name: each.progress for name, each in known.items()} == {
+            queued.id: Progress.UNKNOWN,
+            cancelled.id: Progress.NOT_RUN,
+            running.id: Progress.UNKNOWN,
+            done.id: Progress.DONE,
+            refused.id: Progress.NOT_RUN,
+        }
+        assert known[done.id].end == done.end
+        assert not known[done.id].outputs_kept
+        assert [type(known[each.id].error) for each in (queued, cancelled, refused)] == [
+            OutcomeUnknown,
+            ExecutionCancelled,
+            SessionNotFound,
+        ]
+        with pytest.raises(OutcomeUnknown):  # its cell may be the one that still runs, or not
+            session.runs.interrupt(queued.id)
+        session.runs.interrupt(done.id)
+        assert session.in_use  # the cell of the earlier gateway still runs
+        await session.interrupt()
+        assert (await run(session, "print(n)", idempotency_key="another")).status is Status.ERROR  # it never ran
+        with pytest.raises(ExecutionCancelled):
+            await run(session, "2", idempotency_key="cancelled")
+        assert (await run(session, "3", idempotency_key="refused")).status is Status.OK
+    await until(lambda: running.end)
 
 
 async def test_a_refused_execution_may_be_repeated(first: World, tmp_path: Path) -> None:

@@ -1,0 +1,111 @@
+"""Executions by id: lists and describes them, and interrupts one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from http import HTTPStatus
+from itertools import islice
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, Field
+
+from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_json
+from kernel_gateway.dialects.native.plain_text import plain_output
+from kernel_gateway.dialects.native.sessions import ExistingHandler
+from kernel_gateway.http.transfers import send_pieces
+from sessions.cells.idempotency import Run
+from sessions.cells.notebook import in_pieces, with_list
+from sessions.cells.past_run import PastRun
+from sessions.model import exact_json
+from sessions.session.session import Session
+
+#: maximum executions in a list. Each is still found by its id when later ones have pushed it out of the list.
+LISTED_MAX = 100
+
+
+class ExecutionSummary(BaseModel):
+    """An execution, without its outputs."""
+
+    id: str
+    session_id: str = Field(description="id of the session")
+    status: Literal["queued", "running", "done", "not_run", "unknown"] = Field(
+        description="not_run: it was cancelled or refused before its code ran; unknown: it was asked for before the "
+        "gateway was restarted, and nothing else is known of it"
+    )
+    created_at: datetime | None = Field(description="null if the status is unknown")
+    result: Ended | None = Field(description="set when the status is done; the fields of a result without its outputs")
+    error: ErrorDetail | None = Field(description="set when the status is not_run or unknown")
+
+    @classmethod
+    def of(cls, session: Session, run: Run | PastRun) -> Self:
+        """Describe an execution of a session."""
+        result = None if run.end is None else run.end.result
+        return cls.model_validate(
+            {
+                "id": run.id,
+                "session_id": session.id,
+                "status": run.progress.value,
+                "created_at": None if run.asked_at is None else datetime.fromtimestamp(run.asked_at, UTC),
+                "result": None if result is None else result_json(session, result, outputs=False),
+                "error": None if run.error is None else run.error.as_dict(),
+            }
+        )
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON values. Errors of executions have no id of a request."""
+        return self.model_dump(mode="json", exclude_unset=True)
+
+
+class ExecutionDetail(ExecutionSummary):
+    """An execution with its outputs until now."""
+
+    outputs: list[dict[str, Any]] = Field(description="nbformat 4.5 outputs until now; all of them when it is done")
+    outputs_kept: bool = Field(
+        description="false: it is done, but its outputs are gone: the gateway was restarted, or later outputs took "
+        "their room"
+    )
+
+
+class ExecutionList(BaseModel):
+    """The session's executions with an id, newest first."""
+
+    executions: list[ExecutionSummary]
+    truncated: bool = Field(description=f"there are more than the {LISTED_MAX} that are listed")
+
+    @classmethod
+    def of(cls, session: Session) -> Self:
+        """List the executions of a session."""
+        runs = list(islice(session.runs.newest_first(), LISTED_MAX + 1))
+        listed = [ExecutionSummary.of(session, run) for run in runs[:LISTED_MAX]]
+        return cls(executions=listed, truncated=len(runs) > LISTED_MAX)
+
+
+class ExecutionsHandler(ExistingHandler):
+    """`/v1/sessions/{name}/executions`."""
+
+    def get(self, name: str) -> None:
+        """List the session's executions, newest first."""
+        self.finish_json(ExecutionList.of(self.session(name)).model_dump(mode="json", exclude_unset=True))
+
+
+class ExecutionHandler(ExistingHandler):
+    """`/v1/sessions/{name}/executions/{execution}`."""
+
+    async def get(self, name: str, execution: str) -> None:
+        """Describe the execution, with its outputs until now."""
+        session = self.session(name)
+        session.touch()
+        run = session.runs.find(execution)
+        told = ExecutionSummary.of(session, run).as_dict() | {"outputs_kept": run.outputs_kept}
+        outputs: Iterable[dict[str, Any]] = run.outputs_so_far()
+        if self.raw_argument("plain") is not None:
+            outputs = map(plain_output, outputs)
+        body = in_pieces(with_list(told, "outputs", ([exact_json.dumps(output)] for output in outputs)))
+        self.set_header("Content-Type", "application/json")
+        await send_pieces(self, self.gateway.fair_loop.iterate(self.tenant, body))
+
+    def delete(self, name: str, execution: str) -> None:
+        """Interrupt this execution and no other. If its turn has not come, it never runs."""
+        self.session(name).runs.interrupt(execution)
+        self.set_status(HTTPStatus.NO_CONTENT)

@@ -314,6 +314,7 @@ class Service:
             spawn(LoopLag(self.metrics.loop_was_late).run(), "loop lag"),
             spawn(self.pool.run(CULL_INTERVAL), "pool"),
             spawn(self._culler.run(CULL_INTERVAL), "culler"),
+            spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
         ]
         if self.settings.audit_retention:
             age = self.settings.audit_retention * DAY

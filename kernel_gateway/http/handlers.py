@@ -98,6 +98,7 @@ class BaseHandler(RequestHandler):
             raise UnknownHost
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
+            self.gateway.keys.note_use(self.caller)
             self.tenant = self.caller.tenant
             connection_of(self.http.stream).assign(self.tenant)
         self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)

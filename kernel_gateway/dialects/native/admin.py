@@ -16,6 +16,7 @@ from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationErr
 
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.http.admin_handler import AdminHandler
+from kernel_gateway.http.formats import seconds_of
 from kernel_gateway.http.openapi import TEXT
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
@@ -44,6 +45,11 @@ class CreateKey(Body):
 
     tenant: str
     role: Role = Field(Role.USER, strict=False)
+    name: str = Field("", description="what the key is for: at most 64 printable characters")
+    expires_at: str | None = Field(
+        None,
+        description="date or time as in ISO 8601, in UTC unless it has an offset: from then on the key is refused",
+    )
     e2b: bool = Field(False, description="make the key in the form that E2B's SDKs want")  # noqa: FBT003
 
 
@@ -53,13 +59,29 @@ class KeyInfo(BaseModel):
     id: str
     tenant: str
     role: Role
+    name: str = Field(description="what it is for; empty: it has no name")
     created_at: datetime
+    expires_at: datetime | None = Field(description="null: never")
+    expired: bool
+    last_used_at: datetime | None = Field(description="null: never, or not since uses are recorded")
 
     @classmethod
     def of(cls, key: Key) -> Self:
         """Describe a key of the store."""
-        made = datetime.fromtimestamp(key.created_at, UTC)
-        return cls(id=key.id, tenant=key.tenant, role=key.role, created_at=made)
+        return cls(
+            id=key.id,
+            tenant=key.tenant,
+            role=key.role,
+            name=key.name,
+            created_at=_moment(key.created_at),
+            expires_at=None if key.expires_at is None else _moment(key.expires_at),
+            expired=key.expired,
+            last_used_at=None if key.used_at is None else _moment(key.used_at),
+        )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 class KeyList(BaseModel):
@@ -121,7 +143,13 @@ class KeysHandler(AdminHandler):
     def post(self) -> None:
         """Make a key. It is valid immediately."""
         body = self.body(CreateKey)
-        key, secret = self.gateway.keystore.add(body.tenant, body.role, KeyForm.E2B if body.e2b else KeyForm.OWN)
+        key, secret = self.gateway.keystore.add(
+            body.tenant,
+            body.role,
+            KeyForm.E2B if body.e2b else KeyForm.OWN,
+            name=body.name,
+            expires_at=None if body.expires_at is None else seconds_of("expires_at", body.expires_at),
+        )
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/admin/keys/{key.id}")
         self.finish_json(NewKey(key=secret, **KeyInfo.of(key).model_dump()).model_dump(mode="json"))

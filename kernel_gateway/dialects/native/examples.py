@@ -90,7 +90,16 @@ _ERROR = {
     "details": {"session": "report"},
 }
 _FILE = {"name": "sales.csv", "type": "file", "size": 1024, "modified": 1795599685.3}
-_KEY = {"id": "9af153f7", "tenant": "team-a", "role": "user", "created_at": _TIME}
+_KEY = {
+    "id": "9af153f7",
+    "tenant": "team-a",
+    "role": "user",
+    "name": "nightly job",
+    "created_at": _TIME,
+    "expires_at": "2999-12-31T00:00:00Z",
+    "expired": False,
+    "last_used_at": None,
+}
 _EXECUTION = {
     "seq": 89,
     "execution": "c8e4d0a1aef94feeb70138e8a8ddb3f8",
@@ -138,7 +147,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         CheckpointList: {"checkpoints": [_CHECKPOINT]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
-        CreateKey: {"tenant": "team-a"},
+        CreateKey: {"tenant": "team-a", "name": "nightly job", "expires_at": "2999-12-31"},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         InterruptFrame: {"interrupt": True},

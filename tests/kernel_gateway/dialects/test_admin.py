@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,10 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     assert ask(run, key, "POST", "/v1/sessions/s/execute", json={"code": "1"}).status_code == 200
     listed = ask(run, admin, "GET", "/v1/admin/keys")
     (mine,) = (entry for entry in listed.json()["keys"] if entry["id"] == key_id)
-    assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", {"id", "tenant", "role", "created_at"})
+    facts = {"id", "tenant", "role", "name", "created_at", "expires_at", "expired", "last_used_at"}
+    assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", facts)
+    assert (mine["name"], mine["expires_at"], mine["expired"]) == ("", None, False)
+    assert mine["created_at"] <= mine["last_used_at"]
     assert key not in listed.text
     assert contains_no_secret(run, key, admin)
     assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
@@ -85,11 +89,45 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")) == (404, "SB029")
 
 
-@pytest.mark.parametrize("body", [{}, {"tenant": "a:b"}, {"tenant": "a", "role": "root"}, {"tenant": "a", "id": "x"}])
+def test_a_key_has_a_name_and_ends_by_itself_with_its_sockets(run: Gateway, admin: str) -> None:
+    made = {"tenant": "carol", "name": "nightly job", "expires_at": "2999-12-31"}
+    key_id, _ = make(run, admin, **made)
+    (mine,) = (entry for entry in ask(run, admin, "GET", "/v1/admin/keys").json()["keys"] if entry["id"] == key_id)
+    assert (mine["name"], mine["expires_at"]) == ("nightly job", "2999-12-31T00:00:00Z")
+    assert mine["last_used_at"] is None
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    _, short = make(run, admin, tenant="carol", expires_at=soon.isoformat())
+    assert ask(run, short, "GET", "/v1/sessions").status_code == 200
+
+    async def closed_with() -> Any:
+        async with _stream(run, short) as stream:
+            return await stream.end()
+
+    assert asyncio.run(closed_with()) == 4401
+    refused = ask(run, short, "GET", "/v1/sessions")
+    assert failure(refused) == (401, "SB020")
+    assert refused.json()["error"]["message"].startswith("the key has expired: it was valid until 20")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tenant": "a:b"},
+        {"tenant": "a", "role": "root"},
+        {"tenant": "a", "id": "x"},
+        {"tenant": "a", "name": "x" * 65},
+        {"tenant": "a", "expires_at": "2001-01-01"},
+        {"tenant": "a", "expires_at": "soon"},
+    ],
+)
 def test_an_invalid_request_makes_no_key(run: Gateway, admin: str, body: dict[str, str]) -> None:
-    before = ask(run, admin, "GET", "/v1/admin/keys").json()
+    def ids() -> list[str]:
+        return [key["id"] for key in ask(run, admin, "GET", "/v1/admin/keys").json()["keys"]]
+
+    before = ids()
     assert failure(ask(run, admin, "POST", "/v1/admin/keys", json=body)) == (400, "SB002")
-    assert ask(run, admin, "GET", "/v1/admin/keys").json() == before
+    assert ids() == before
 
 
 def test_an_admin_can_make_admins_and_be_revoked(run: Gateway, admin: str) -> None:

@@ -105,6 +105,10 @@ class ExecutionInfo(BaseModel):
     session: str
     language: str
     code_sha256: str
+    key_id: str | None = Field(None, description="id of the key; null: a key of the settings, no key, or not recorded")
+    address: str | None = Field(None, description="IP address of the client, or of the proxy before it")
+    dialect: str | None = Field(None, description="API that the client used")
+    request_id: str | None = Field(None, description="the answer's header X-Request-Id, which is also in the log")
     began_at: datetime
     ended_at: datetime | None = Field(description="null while the execution runs")
     outcome: str | None = Field(

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Self
 
-from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field
 
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.http.admin_handler import AdminHandler
@@ -28,13 +28,21 @@ from sessions.store.audit_search import Account, Search
 PAGE = 100
 PAGE_MAX = 1000
 
-_TIME = TypeAdapter(AwareDatetime)
+#: how times are written in a query
+_TIME = "a date or a time as in ISO 8601, in UTC unless it has an offset, or seconds since 1970"
+#: parameters of a period
+PERIOD_QUERY = {
+    "since": TEXT | {"description": f"only what began then or later: {_TIME}"},
+    "until": TEXT | {"description": f"only what began before: {_TIME}"},
+}
+#: parameters of a search in the audit that are compared as they are
+_EQUAL = ("language", "outcome", "key_id", "address", "dialect", "request_id")
 #: parameters of a search in the audit
 AUDIT_QUERY = {
     "tenant": TEXT,
     "session": TEXT,
-    "outcome": TEXT | {"description": "as in `outcome` of an execution"},
-    "since": TEXT | {"description": "seconds since 1970 or a time as in ISO 8601: only later executions"},
+    **{name: TEXT | {"description": f"as in `{name}` of an execution"} for name in _EQUAL},
+    **PERIOD_QUERY,
     "limit": {"type": "integer", "minimum": 1, "description": f"executions in the answer, at most {PAGE_MAX}"},
     "before": {"type": "integer", "minimum": 1, "description": "`next` of the page before"},
 }
@@ -174,13 +182,15 @@ class AuditHandler(AdminHandler):
 
     async def get(self) -> None:
         """List one page of executions, newest first."""
+        self.refuse_unknown_parameters(AUDIT_QUERY)
         most = min(self._number("limit") or PAGE, PAGE_MAX)
         search = Search(
             tenant=self._name("tenant"),
             session=self._name("session"),
-            outcome=self.get_query_argument("outcome", None),
-            since=self._time("since"),
+            since=self.time_argument("since"),
+            until=self.time_argument("until"),
             before=self._number("before"),
+            **{name: self.get_query_argument(name, None) for name in _EQUAL},
         )
         # One more execution than the page has shows whether there is a next page.
         found = await asyncio.to_thread(self.gateway.audit.latest, most + 1, search)
@@ -193,16 +203,6 @@ class AuditHandler(AdminHandler):
     def _name(self, name: str) -> str | None:
         value = self.get_query_argument(name, None)
         return None if value is None else valid_name(name, value)
-
-    def _time(self, name: str) -> float | None:
-        value = self.get_query_argument(name, None)
-        if value is None:
-            return None
-        try:
-            # Answers round times to microseconds. A search from a rounded time must find the execution.
-            return _TIME.validate_strings(value).timestamp() - 1e-6
-        except (ValidationError, OverflowError):
-            raise InvalidRequest(f"{name} must be seconds since 1970, or a time as in ISO 8601", field=name) from None
 
     def _number(self, name: str) -> int | None:
         value = self.get_query_argument(name, None)

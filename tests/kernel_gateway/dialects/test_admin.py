@@ -221,9 +221,43 @@ def test_the_audit_is_read_page_by_page(run: Gateway, admin: str) -> None:
         {"tenant": "a:b"},
         {"session": "a:b"},
         {"since": "yesterday"},
-        {"since": "2026-01-01T00:00:00"},
+        {"until": "2026-02-30"},
     ):
         assert failure(ask(run, admin, "GET", "/v1/admin/audit", params=query)) == (400, "SB002")
+
+
+def test_the_audit_is_filtered_by_who_asked_and_when(run: Gateway, admin: str) -> None:
+    tenant = f"dave-{secrets.token_hex(2)}"
+    key_id, key = make(run, admin, tenant=tenant)
+    other_id, other = make(run, admin, tenant=tenant)
+    for each in (key, other):
+        ran = ask(run, each, "POST", "/v1/sessions/s/execute", json={"code": "1"})
+
+    def found(**query: Any) -> list[str]:
+        answer = ask(run, admin, "GET", "/v1/admin/audit", params={"tenant": tenant} | query)
+        assert answer.status_code == 200, answer.text
+        return [entry["key_id"] for entry in answer.json()["executions"]]
+
+    assert found() == [other_id, key_id]
+    assert found(key_id=key_id) == [key_id]
+    assert found(request_id=ran.headers["X-Request-Id"]) == [other_id]
+    for same, another in (
+        ({"address": "127.0.0.1"}, {"address": "127.0.0.2"}),
+        ({"dialect": "native"}, {"dialect": "e2b"}),
+        ({"language": "python"}, {"language": "r"}),
+        ({"since": "2026-01-01"}, {"since": "2999-01-01"}),
+        ({"until": "2999-01-01T00:00"}, {"until": "2026-01-01T00:00:00+02:00"}),
+    ):
+        assert (found(**same), found(**another)) == ([other_id, key_id], [])
+    began = ask(run, admin, "GET", "/v1/admin/audit", params={"tenant": tenant}).json()["executions"][0]["began_at"]
+    assert found(until=began) == [key_id]
+
+
+@pytest.mark.parametrize("path", ["/v1/admin/audit"])
+def test_a_query_with_an_unknown_parameter_is_refused_by_name(run: Gateway, admin: str, path: str) -> None:
+    refused = ask(run, admin, "GET", path, params={"tenant": "carol", "form": "2026-01-01"})
+    assert failure(refused) == (400, "SB002")
+    assert refused.json()["error"]["message"].startswith("there is no parameter 'form'; there are: ")
 
 
 def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: str) -> None:

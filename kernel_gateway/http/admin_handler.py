@@ -41,5 +41,4 @@ class AdminHandler(JsonHandler):
             InvalidRequest: when it is no time.
         """
         value = self.get_query_argument(name, None)
-        # Answers round times to microseconds. A search from a rounded time must find the execution.
-        return None if value is None else seconds_of(name, value) - 1e-6
+        return None if value is None else seconds_of(name, value)

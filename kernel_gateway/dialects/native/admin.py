@@ -1,4 +1,4 @@
-"""The admin API: keys of all tenants, and the audit. Its requests need a key with the role admin.
+"""The admin API: keys of all tenants, the audit, and what tenants have used. It needs a key with the role admin.
 
 The secret of a key is sent only in the answer to the request that makes the key.
 """
@@ -19,10 +19,12 @@ from kernel_gateway.http.admin_handler import AdminHandler
 from kernel_gateway.http.formats import seconds_of
 from kernel_gateway.http.openapi import TEXT
 from kernel_gateway.http.request_body import Body
+from kernel_gateway.http.usage_report import UsageReport
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
+from sessions.store.usage_store import usage_of
 
 #: default and maximum number of executions in one answer
 PAGE = 100
@@ -32,8 +34,8 @@ PAGE_MAX = 1000
 _TIME = "a date or a time as in ISO 8601, in UTC unless it has an offset, or seconds since 1970"
 #: parameters of a period
 PERIOD_QUERY = {
-    "since": TEXT | {"description": f"only what began then or later: {_TIME}"},
-    "until": TEXT | {"description": f"only what began before: {_TIME}"},
+    "since": TEXT | {"description": f"only what was then or later: {_TIME}"},
+    "until": TEXT | {"description": f"only what was before: {_TIME}"},
 }
 #: parameters of a search in the audit that are compared as they are
 _EQUAL = ("language", "outcome", "key_id", "address", "dialect", "request_id")
@@ -46,6 +48,10 @@ AUDIT_QUERY = {
     "limit": {"type": "integer", "minimum": 1, "description": f"executions in the answer, at most {PAGE_MAX}"},
     "before": {"type": "integer", "minimum": 1, "description": "`next` of the page before"},
 }
+#: forms of the report of usage
+USAGE_FORMATS = ("json", "csv")
+#: parameters of the report of usage
+USAGE_QUERY = {**PERIOD_QUERY, "format": {"type": "string", "enum": list(USAGE_FORMATS)}}
 
 
 class CreateKey(Body):
@@ -144,6 +150,26 @@ class AuditPage(BaseModel):
     next: int | None = Field(description="value of `before` for the next page; null on the last page")
 
 
+class UsageHandler(AdminHandler):
+    """`/v1/admin/usage`."""
+
+    async def get(self) -> None:
+        """Send what each tenant has used within a period, as JSON or CSV."""
+        self.refuse_unknown_parameters(USAGE_QUERY)
+        form = self.get_query_argument("format", "json")
+        if form not in USAGE_FORMATS:
+            raise InvalidRequest(f"format must be one of: {', '.join(USAGE_FORMATS)}", field="format")
+        since, until = self.time_argument("since"), self.time_argument("until")
+        usages = await asyncio.to_thread(usage_of, self.gateway.settings.state_dir.expanduser(), since, until)
+        report = UsageReport.of(since, until, usages)
+        if form == "json":
+            self.finish_json(report.model_dump(mode="json"))
+        else:
+            self.set_header("Content-Type", "text/csv; charset=utf-8")
+            self.set_header("Content-Disposition", 'attachment; filename="usage.csv"')
+            self.finish(report.csv())
+
+
 class KeysHandler(AdminHandler):
     """`/v1/admin/keys`."""
 
@@ -187,8 +213,8 @@ class AuditHandler(AdminHandler):
         search = Search(
             tenant=self._name("tenant"),
             session=self._name("session"),
-            since=self.time_argument("since"),
-            until=self.time_argument("until"),
+            since=self._time("since"),
+            until=self._time("until"),
             before=self._number("before"),
             **{name: self.get_query_argument(name, None) for name in _EQUAL},
         )
@@ -199,6 +225,11 @@ class AuditHandler(AdminHandler):
             next=found[most - 1].seq if len(found) > most else None,
         )
         self.finish_json(page.model_dump(mode="json"))
+
+    def _time(self, name: str) -> float | None:
+        seconds = self.time_argument(name)
+        # Answers round times to microseconds. A search from a rounded time must find the execution.
+        return None if seconds is None else seconds - 1e-6
 
     def _name(self, name: str) -> str | None:
         value = self.get_query_argument(name, None)

@@ -38,6 +38,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.http.usage_report import UsageReport
 from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
@@ -130,6 +131,14 @@ _LIVE = {
     "container": "4f0d3c5a9e21b6d8",
     "executions": 3,
 }
+_USAGE = {
+    "tenant": "team-a",
+    "cells": 1250,
+    "cell_seconds": 3811.25,
+    "output_bytes": 1048576,
+    "memory_gib_hours": 18.5,
+    "disk_gib_hours": 9.25,
+}
 _TENANT = {
     "tenant": "team-a",
     "sessions": {"used": 1, "max": 50},
@@ -167,6 +176,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         NewKey: _KEY | {"key": "the-secret-that-is-shown-once"},
         AuditPage: {"executions": [_EXECUTION], "next": None},
         LiveSessions: {"sessions": [_LIVE]},
+        UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},

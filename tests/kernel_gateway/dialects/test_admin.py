@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import csv
 import json
 import secrets
 import subprocess
@@ -16,11 +17,19 @@ from typing import Any
 import pytest
 import requests
 
+from kernel_gateway import app
+from kernel_gateway.app import Service
+from kernel_gateway.cli import main
+from kernel_gateway.config import Settings
+from sessions.model.values import SessionKey
+from sessions.store import usage_store
 from sessions.store.records import Begin, read
-from tests import gateways
+from sessions.store.usage_store import usage_of
+from tests import fakes, gateways
+from tests.fakes import FakeBackend
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
-from tests.kernel_gateway.accounts import accounts, contains_no_secret
+from tests.kernel_gateway.accounts import accounts, contains_no_secret, outcomes
 from tests.kernel_gateway.calls import HANGS, exists, failure, streamed, until
 
 # -- keys ------------------------------------------------------------------------------------------------------
@@ -56,6 +65,7 @@ ADMINS = [
     ("POST", "/v1/admin/keys"),
     ("DELETE", "/v1/admin/keys/x"),
     ("GET", "/v1/admin/audit"),
+    ("GET", "/v1/admin/usage"),
     ("GET", "/v1/admin/sessions"),
     ("DELETE", "/v1/admin/sessions/alice/none"),
     ("GET", "/v1/admin/tenants"),
@@ -253,9 +263,75 @@ def test_the_audit_is_filtered_by_who_asked_and_when(run: Gateway, admin: str) -
     assert found(until=began) == [key_id]
 
 
-@pytest.mark.parametrize("path", ["/v1/admin/audit"])
+def test_what_tenants_have_used_is_reported_for_a_period(tmp_path: Path) -> None:
+    with gateways.gateway("process", state_dir=str(tmp_path), admin_key="the-admins-own-key") as gateway:
+        gateway.execute("s", "print('x' * 99)")
+        gateway.execute("s", "1", tenant="bob")
+        outcomes(tmp_path)  # waits until the ends are recorded
+
+    def command(*arguments: str) -> str:
+        call = [sys.executable, "-m", "kernel_gateway", "usage", "--state-dir", str(tmp_path), *arguments]
+        return subprocess.run(call, check=True, capture_output=True, text=True).stdout
+
+    with gateways.gateway("process", state_dir=str(tmp_path), admin_key="the-admins-own-key") as gateway:
+
+        def usage(**query: str) -> requests.Response:
+            return ask(gateway, "the-admins-own-key", "GET", "/v1/admin/usage", params=query)
+
+        report = usage(since="2026-01-01").json()
+        assert (report["since"], report["until"]) == ("2026-01-01T00:00:00Z", None)
+        assert [(row["tenant"], row["cells"]) for row in report["tenants"]] == [("alice", 1), ("bob", 1)]
+        alice = report["tenants"][0]
+        assert alice["output_bytes"] == 100
+        assert 0 < alice["cell_seconds"] < 60
+        assert usage(since="2999-01-01").json()["tenants"] == usage(until="2026-01-01").json()["tenants"] == []
+        table = usage(format="csv")
+        assert table.headers["Content-Type"] == "text/csv; charset=utf-8"
+        head, first, _ = csv.reader(table.text.splitlines())
+        assert (head, first) == (list(alice), [str(value) for value in alice.values()])
+        assert failure(usage(format="xml")) == (400, "SB002")
+        assert failure(usage(since="yesterday")) == (400, "SB002")
+        assert json.loads(command("--since", "2026-01-01", "--json")) == report
+    assert command("--csv").splitlines() == table.text.splitlines()
+    title, row, _ = command().splitlines()
+    assert title.split()[:3] == ["TENANT", "CELLS", "CELL"]
+    assert row.split()[:2] == ["alice", "1"]
+
+
+def test_the_command_for_usage_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--state-dir", str(tmp_path)]
+    assert main(["usage", *place]) == 1
+    assert main(["usage", *place, "--since", "yesterday"]) == 2
+    (tmp_path / "audit.db").write_text("no database, but long enough to be read as one" * 100)
+    assert main(["usage", *place]) == 1
+    none, when, damaged = capsys.readouterr().err.splitlines()
+    assert none == f"kernel-gateway: there is no audit at {tmp_path}/audit.db"
+    assert when.startswith("kernel-gateway: --since must be a date or a time")
+    assert damaged == "kernel-gateway: file is not a database"
+
+
+async def test_memory_and_disk_that_tenants_hold_are_counted(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    monkeypatch.setattr(usage_store, "LOOK", 0.01)
+    monkeypatch.setattr(usage_store, "SAVE", 0.01)
+    settings = {"state_dir": tmp_path, "port": 0, "pool_size": 1, "memory": "128m", "disk": "64m"}
+    service = await Service(Settings.model_validate(settings)).start()
+    try:
+        await fakes.until(lambda: service.pool.depth() == 1)
+        await service.registry.get_or_create(SessionKey("acme", "s"))
+        await fakes.until(lambda: usage_of(tmp_path, None, None) != [])
+    finally:
+        await service.stop()
+    (usage,) = usage_of(tmp_path, None, None)
+    assert usage.tenant == "acme", "warm kernels are nobody's"
+    assert usage.memory_byte_seconds == pytest.approx(2 * usage.disk_byte_seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("path", ["/v1/admin/audit", "/v1/admin/usage"])
 def test_a_query_with_an_unknown_parameter_is_refused_by_name(run: Gateway, admin: str, path: str) -> None:
-    refused = ask(run, admin, "GET", path, params={"tenant": "carol", "form": "2026-01-01"})
+    refused = ask(run, admin, "GET", path, params={"since": "2026-01-01", "form": "2026-02-01"})
     assert failure(refused) == (400, "SB002")
     assert refused.json()["error"]["message"].startswith("there is no parameter 'form'; there are: ")
 

@@ -6,6 +6,7 @@ import asyncio
 import os
 import ssl
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -60,6 +61,7 @@ from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
 from sessions.store.sync import Syncer
 from sessions.store.templates import Templates
+from sessions.store.usage_store import Held, UsageStore
 from sessions.tenants.audit_disk import AuditDisk
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.memory import PromisedMemory
@@ -141,10 +143,14 @@ class Service:
         self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
         self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share)
         self.audit = Audit(self.state_dir / "audit.db")
+        self.usage = UsageStore(self.state_dir / "usage.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
         self.journal.charge_earlier_executions(settings.quota_window)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
+        sleep_disk = SleepDisk(settings.sleep_disk, settings.share)
+        workspaces = WorkspaceDisk(lambda: self.backend.room, settings.share)
+        self._held = lambda: Held(memory.by_tenant(), Counter(workspaces.by_tenant()) + Counter(sleep_disk.by_tenant()))
         services = SessionServices(
             kernels=self.pool,
             quotas=self.quotas,
@@ -152,13 +158,13 @@ class Service:
             journal=self.journal,
             ledger=self.ledger,
             timeouts=Timeouts(),
-            kernel_memory=KernelMemory(self.backend, starts, self.pool, SleepDisk(settings.sleep_disk, settings.share)),
+            kernel_memory=KernelMemory(self.backend, starts, self.pool, sleep_disk),
             observer=self.metrics.pool,
             waiting=self.incoming.take,
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
             unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
-            workspaces=WorkspaceDisk(lambda: self.backend.room, settings.share),
+            workspaces=workspaces,
         )
         defaults = SessionSpec(
             limits=settings.limits,
@@ -314,9 +320,11 @@ class Service:
             spawn(LoopLag(self.metrics.loop_was_late).run(), "loop lag"),
             spawn(self.pool.run(CULL_INTERVAL), "pool"),
             spawn(self._culler.run(CULL_INTERVAL), "culler"),
+            spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
         ]
-        if self.settings.audit_retention:
-            age = self.settings.audit_retention * DAY
+        age = self.settings.audit_retention * DAY
+        self._background.append(spawn(self.usage.keep_counting(self._held, age), "usage"))
+        if age:
             self._background.append(spawn(self.audit.keep_removing_old(age, AUDIT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
         return self
@@ -381,7 +389,7 @@ class Service:
         yield self.pool.close
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
         yield self.syncer.close
-        for database in (self.templates, self.keystore, self.provider_store, self.audit, self.ledger):
+        for database in (self.templates, self.keystore, self.provider_store, self.audit, self.usage, self.ledger):
             yield database.close
         yield self._lock.close
 

@@ -13,7 +13,7 @@ from kernel_gateway.observe import logs
 from kernel_gateway.observe.metrics import Metrics
 from sessions import policy
 from sessions.model.errors import AuditUnavailable, PolicyViolation, ShuttingDown
-from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey
+from sessions.model.values import Asker, ExecuteRequest, ExecutionEnd, SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import REFUSED, End
 from sessions.tenants.audit_disk import COST, FLOOR, AuditDisk
@@ -38,8 +38,8 @@ class Journal:
         self._metrics = metrics
         self._code_policy = code_policy
         self._disk = disk
-        #: the id of the HTTP request, or None without such a request, by the id of each running execution
-        self._running: dict[str, str | None] = {}
+        #: who asked for it, by the id of each running execution
+        self._running: dict[str, Asker] = {}
         self._closed = False
         self._idle = asyncio.Event()
 
@@ -56,7 +56,8 @@ class Journal:
             raise ShuttingDown
         try:
             self._disk.admit(key.tenant, self._audit.room())
-            execution = self._audit.begin(key, language, request.client_code)
+            asker = logs.asker()
+            execution = self._audit.begin(key, language, request.client_code, asker)
         except AuditUnavailable:
             self._metrics.audit_failed()
             raise
@@ -68,7 +69,7 @@ class Journal:
             self._metrics.policy_refused()
             logs.execution_refused(key, execution, violation)
             raise
-        self._running[execution] = logs.request_id()  # its end may be reported in the context of another request
+        self._running[execution] = asker  # its end may be reported in the context of another request
         return execution
 
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:

@@ -132,13 +132,15 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
     state = {"KERNEL_GATEWAY_STATE_DIR": str(tmp_path)}
     instance_id(tmp_path)  # as a gateway does at its start
     *others, revoke = first.splitlines()
-    user, admin, *rows = shell("\n".join(others), **state).splitlines()
-    assert user != admin
-    assert [row.split()[-1] for row in rows] == ["team-a", "ops"]
-    shell(revoke.replace(" ID ", f" {rows[0].split()[0]} "), **state)
+    *secrets, _head, user, _admin, job = shell("\n".join(others), **state).splitlines()
+    assert len({*secrets}) == 3
+    assert [row.split()[-1] for row in (user, job)] == ["team-a", "team-a"]
+    assert "nightly job" in job
+    shell(revoke.replace(" ID ", f" {user.split()[0]} "), **state)
     shell(page, **state)
-    rows = shell(".venv/bin/kernel-gateway keys list", **state).splitlines()
-    assert [(row.split()[1], row.split()[-1]) for row in rows] == [("admin", "ops"), ("admin", "ops")]
+    _head, *rows = shell(".venv/bin/kernel-gateway keys list", **state).splitlines()
+    kept = [("admin", "ops"), ("user", "team-a"), ("admin", "ops")]
+    assert [(row.split()[1], row.split()[-1]) for row in rows] == kept
 
 
 @pytest.mark.curl

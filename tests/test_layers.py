@@ -298,7 +298,7 @@ def test_backends_do_not_import_one_another_and_the_domain_imports_none() -> Non
 #: modules that record times for people or read those of files; no wait and no deadline depends on them
 CALENDAR = {
     *("backends.docker.checkpoint.restore", "backends.docker.checkpoint.sleep_images", "channels.subscription"),
-    *("store.audit", "store.database", "store.ledger", "store.templates"),
+    *("store.audit", "store.database", "store.ledger", "store.templates", "store.usage_store"),
 }
 
 

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from datetime import UTC, datetime
+import time
 
+from kernel_gateway.cli.client_command import print_table
 from kernel_gateway.cli.settings import add_location, client_from
+from kernel_gateway.http.formats import rfc3339, seconds_of
 from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
 from kernel_gateway.state_dir import was_used
 from sessions.model.errors import InvalidRequest, LedgerUnavailable
+
+#: seconds
+_HOUR, _DAY = 3600, 86400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +27,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add.add_argument("--role", choices=list(Role), default=Role.USER, type=Role, help="default: user")
     add.add_argument(
         "--e2b", action="store_const", const=KeyForm.E2B, default=KeyForm.OWN, help="in the form that E2B's SDKs want"
+    )
+    add.add_argument("--name", default="", help="what the key is for; `list` shows it")
+    add.add_argument(
+        "--expires", metavar="WHEN", help="refuse the key from then on: 90d, 12h, 2026-12-31 or 2026-12-31T09:30:00Z"
     )
     listing = actions.add_parser("list", help="list the keys, without their secrets")
     revoke = actions.add_parser("revoke", help="revoke a key; the next request with it is refused")
@@ -34,7 +44,7 @@ def main(arguments: argparse.Namespace) -> int:
 
     Returns:
         0 when the action succeeded; 1 when there is no such key or no gateway, or the database cannot be used; 2 when
-        the tenant's name is not allowed.
+        the tenant's name, the key's name or its expiry is not allowed.
     """
     state_dir = client_from(arguments).state_dir.expanduser()
     if not was_used(state_dir):
@@ -60,21 +70,47 @@ def main(arguments: argparse.Namespace) -> int:
 
 def _add(store: KeyStore, arguments: argparse.Namespace) -> int:
     try:
-        key, secret = store.add(arguments.tenant, arguments.role, arguments.e2b)
+        expires_at = None if arguments.expires is None else _expiry(arguments.expires)
+        key, secret = store.add(
+            arguments.tenant, arguments.role, arguments.e2b, name=arguments.name, expires_at=expires_at
+        )
     except InvalidRequest as error:
         print(f"kernel-gateway: {error.message}", file=sys.stderr)
         return 2
     print(secret)
-    written = f"key {key.id} of tenant {key.tenant} ({key.role}), written to {store.path}"
+    until = "" if key.expires_at is None else f", valid until {_shown(key.expires_at)} UTC"
+    written = f"key {key.id} of tenant {key.tenant} ({key.role}){until}, written to {store.path}"
     print(f"{written}; it is not shown again", file=sys.stderr)
     return 0
 
 
+def _expiry(text: str) -> float:
+    """Return the time that `--expires` names, in seconds since 1970."""
+    if found := re.fullmatch(r"([0-9]{1,6})([dh])", text, re.ASCII):
+        return time.time() + int(found[1]) * (_DAY if found[2] == "d" else _HOUR)
+    return seconds_of("--expires", text)
+
+
 def _list(store: KeyStore, _arguments: argparse.Namespace) -> int:
-    for key in store.all():
-        made = datetime.fromtimestamp(key.created_at, UTC)
-        print(f"{key.id}  {key.role:5}  {made:%Y-%m-%d %H:%M}  {key.tenant}")
+    rows = [
+        (
+            key.id,
+            key.role,
+            _shown(key.created_at),
+            "never" if key.expires_at is None else _shown(key.expires_at) + (" (expired)" if key.expired else ""),
+            "-" if key.used_at is None else _shown(key.used_at),
+            key.name or "-",
+            key.tenant,
+        )
+        for key in store.all()
+    ]
+    print_table([("ID", "ROLE", "MADE", "EXPIRES", "LAST USED", "NAME", "TENANT"), *rows])
     return 0
+
+
+def _shown(seconds: float) -> str:
+    """Return a time in UTC, to the minute."""
+    return rfc3339(seconds, "minutes").removesuffix("Z").replace("T", " ")
 
 
 def _revoke(store: KeyStore, arguments: argparse.Namespace) -> int:

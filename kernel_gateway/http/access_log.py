@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import structlog
 
 from kernel_gateway.http.handlers import BaseHandler
@@ -23,7 +25,6 @@ def request_ended(handler: BaseHandler) -> None:
         path=request.path,
         status=handler.get_status(),
         duration_ms=round(request.request_time() * 1000, 1),
-        dialect=handler.dialect,
         tenant=getattr(handler, "tenant", None),
-        request_id=handler.request_id,
+        **asdict(handler.asker),
     )

@@ -1,10 +1,11 @@
-"""Formats that several dialects use in their answers: times, and the text of a failure."""
+"""Formats that several dialects and commands use: times, and the text of a failure."""
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
-from sessions.model.errors import SessionError
+from sessions.model.errors import InvalidRequest, SessionError
 
 #: seconds from 1970 to the year 10000, which `datetime` cannot represent
 YEAR_10000 = 253_402_300_800
@@ -20,6 +21,27 @@ def rfc3339(seconds: float, timespec: str = "seconds") -> str:
     # Code in the sandbox can set the time of a file to any number.
     seconds = min(max(seconds, 0), YEAR_10000 - 1)
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec=timespec).replace("+00:00", "Z")
+
+
+def seconds_of(name: str, text: str) -> float:
+    """Return the time that a client or operator has written, in seconds since 1970.
+
+    Args:
+        name: name of the parameter, for the error.
+        text: a time or a date as in ISO 8601, or seconds since 1970. A date is its first moment. A time without an
+            offset is in UTC.
+
+    Raises:
+        InvalidRequest: when the text is no such time.
+    """
+    try:
+        if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
+            return datetime.fromtimestamp(float(text), UTC).timestamp()
+        time = datetime.fromisoformat(text)
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError):
+        what = "a date or a time as in ISO 8601, for example 2026-01-31 or 2026-01-31T09:30:00Z"
+        raise InvalidRequest(f"{name} must be {what}, or seconds since 1970", field=name) from None
 
 
 def failure_text(failure: SessionError) -> str:

@@ -9,6 +9,7 @@ import asyncio
 import re
 import secrets
 from collections.abc import Awaitable, Coroutine
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -31,11 +32,13 @@ from kernel_gateway.errors import (
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.auth import Caller
+from kernel_gateway.observe import logs
 from kernel_gateway.wire.connections import connection_of
 from kernel_gateway.wire.incoming import Account
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.tasks import spawn
+from sessions.model.values import Asker
 
 log = structlog.get_logger()
 
@@ -67,6 +70,8 @@ class BaseHandler(RequestHandler):
     #: tenant of the caller
     tenant: str
     request_id: str
+    #: who asks; it has no key before the key is checked
+    asker: Asker
     #: True if requests need no key
     public = False
     #: True if the key may also be sent as `?token=`
@@ -78,6 +83,7 @@ class BaseHandler(RequestHandler):
         self.dialect = dialect
         told = self.request.headers.get("X-Request-Id", "")
         self.request_id = told if REQUEST_ID.fullmatch(told) else secrets.token_hex(8)
+        self.asker = Asker(address=self.request.remote_ip, dialect=dialect, request_id=self.request_id)
         self.set_default_headers()
 
     def set_default_headers(self) -> None:
@@ -93,11 +99,14 @@ class BaseHandler(RequestHandler):
 
     def prepare(self) -> Awaitable[None] | None:
         """Check host and key before anything else happens."""
-        structlog.contextvars.bind_contextvars(request_id=self.request_id)  # for all log lines of this request
+        logs.bind_asker(self.asker)
         if self.gateway.allowed_hosts and not _is_among(self.gateway.allowed_hosts, _host_name(self.request.host)):
             raise UnknownHost
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
+            self.gateway.keys.note_use(self.caller)
+            self.asker = replace(self.asker, key_id=self.caller.key_id)
+            logs.bind_asker(self.asker)
             self.tenant = self.caller.tenant
             connection_of(self.http.stream).assign(self.tenant)
         self.limit_body_time(MAX_BODY if self.announced_length is None else self.announced_length)

@@ -1,8 +1,8 @@
 """Base handler of all dialects' WebSockets: it upgrades the request, limits what clients send, and closes the socket.
 
 A socket is closed when its session ends. Close codes: 1000 the session was ended, 1001 the gateway is shutting down,
-1002 a frame was not masked, 4401 the key was revoked, 4408 a message took too long to arrive, 4413 the tenant's
-incomplete messages are too large together.
+1002 a frame was not masked, 4401 the key was revoked or has expired, 4408 a message took too long to arrive, 4413 the
+tenant's incomplete messages are too large together.
 Messages are never compressed (tornado's default), so no message is larger in memory than on the wire.
 """
 
@@ -27,7 +27,7 @@ from sessions.model.values import SessionKey
 from sessions.session.session import Session
 
 ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 4401, 4408, 4413
-#: seconds between two checks for a revoked key, if the client sends nothing
+#: seconds between two checks of the key, if the client sends nothing
 KEY_CHECK_INTERVAL = 1.0
 #: maximum seconds to send the last messages of an ended session before its socket is closed
 LAST_MESSAGES_TIMEOUT = 5.0
@@ -128,7 +128,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         """Return True if the key that opened the socket is still valid. Otherwise close the socket."""
         if self.gateway.keys.is_still_valid(self.caller):
             return True
-        self.close(REVOKED, "the key was revoked")
+        self.close(REVOKED, "the key was revoked or has expired")
         return False
 
     # -- its input --------------------------------------------------------------------------------------------
@@ -137,6 +137,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         """Handle a message if the client's key is still valid. Tornado reads the next message only after this."""
         if not self.allowed():
             return
+        self.gateway.keys.note_use(self.caller)
         self._watch.completed()
         if len(message) >= LARGE:
             await self.gateway.fair_loop.begin(self.tenant)

@@ -13,12 +13,13 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tornado.httputil import HTTPServerRequest
 
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.identity.keystore import KeyStore, Role
+from kernel_gateway.identity.keystore import Key, KeyStore, Role
 from kernel_gateway.identity.nonces import Nonces
 from kernel_gateway.identity.signatures import Signature
 from sessions.providers.forwarding import FORWARDED
@@ -88,7 +89,7 @@ class Keys:
             as_password: True to also accept `Authorization: Basic`, for clients that can send a key only in a URL.
 
         Raises:
-            Unauthorized: when the request carries no key, or an unknown one.
+            Unauthorized: when the request carries no key, an unknown one, or one that has expired.
         """
         key = _credential(request) or (_in_query(request) if in_query else None)
         if key is None and as_password:
@@ -163,19 +164,47 @@ class Keys:
         return kept | fixed | {tenant for tenant, _ in self._access_keys.values()}
 
     def is_still_valid(self, caller: Caller) -> bool:
-        """Return True unless the caller's key was revoked after the caller was identified."""
-        return caller.key_id is None or (self._store is not None and self._store.get(caller.key_id) is not None)
+        """Return True unless the caller's key was revoked or has expired after the caller was identified."""
+        return caller.key_id is None or ((kept := self._kept(caller.key_id)) is not None and not kept.expired)
+
+    def _kept(self, key_id: str) -> Key | None:
+        return None if self._store is None else self._store.get(key_id)
+
+    def note_use(self, caller: Caller) -> None:
+        """Remember the time at which a key was last used."""
+        if self._store is not None and caller.key_id is not None:
+            self._store.note_use(caller.key_id)
 
     def _find(self, key: str) -> Caller | None:
+        """Return the owner of a key, or None for an unknown key.
+
+        Raises:
+            Unauthorized: when the key has expired.
+        """
+        found = self._fixed(key)
+        if found is None:
+            kept = None if self._store is None else self._store.find(key)
+        elif found.key_id is None:
+            return found
+        else:
+            kept = self._kept(found.key_id)  # the key that the token was made with
+        if kept is None:
+            return None
+        if kept.expired:
+            raise Unauthorized(f"the key has expired: it was valid until {_shown(kept.expires_at)}")
+        return found or Caller(kept.tenant, kept.role, kept.id)
+
+    def _fixed(self, key: str) -> Caller | None:
+        """Return the owner of a key of the settings or of a token."""
         digest, found = _digest(key), None
         for known, caller in self._callers:  # compare with all keys, even after a match, so that the time is constant
             if hmac.compare_digest(known, digest):
                 found = caller
-        if found is not None:
-            return found if self.is_still_valid(found) else None
-        if self._store is not None and (kept := self._store.find(key)):
-            return Caller(kept.tenant, kept.role, kept.id)
-        return None
+        return found
+
+
+def _shown(seconds: float | None) -> str:
+    return datetime.fromtimestamp(seconds or 0, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _digest(key: str) -> bytes:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import MutableSequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import TextIO, cast
 
 import structlog
@@ -16,7 +16,7 @@ import structlog
 from kernel_gateway.observe.log_limits import LineLimit
 from sessions.model.egress import EgressRequest
 from sessions.model.errors import PolicyViolation
-from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey
+from sessions.model.values import Asker, ExecuteRequest, ExecutionEnd, SessionKey
 
 log = structlog.get_logger()
 
@@ -88,14 +88,19 @@ def set_up() -> None:
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # urllib3 raises the same errors that it logs
 
 
-def request_id() -> str | None:
-    """Return the id of the HTTP request that the current task serves, or None without a request."""
-    told: str | None = structlog.contextvars.get_contextvars().get("request_id")
-    return told
+def bind_asker(asker: Asker) -> None:
+    """Write who asks into all lines of the current task, and of the tasks that it begins."""
+    structlog.contextvars.bind_contextvars(**asdict(asker))
+
+
+def asker() -> Asker:
+    """Return who asks for the work of the current task."""
+    told = structlog.contextvars.get_contextvars()
+    return Asker(**{field.name: told.get(field.name) for field in fields(Asker)})
 
 
 def execution_ended(
-    key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd, asked_by: str | None
+    key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd, asked_by: Asker
 ) -> None:
     """Log the end of a cell in one line. A digest identifies the code without revealing it.
 
@@ -104,11 +109,11 @@ def execution_ended(
         execution: id of the execution in the audit.
         request: the execute request.
         end: how the execution ended.
-        asked_by: id of the HTTP request that asked for the cell. None means that no HTTP request did.
+        asked_by: who asked for the cell.
     """
     log.info(
         "execution",
-        request_id=asked_by,
+        **asdict(asked_by),
         execution=execution,
         tenant=key.tenant,
         session=key.name,
@@ -138,7 +143,7 @@ def execution_refused(key: SessionKey, execution: str, violation: PolicyViolatio
     """
     log.info(
         "execution refused",
-        request_id=request_id(),
+        **asdict(asker()),
         execution=execution,
         tenant=key.tenant,
         session=key.name,

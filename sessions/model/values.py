@@ -316,6 +316,24 @@ class ExecuteRequest:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Asker:
+    """Who asks for something, for the audit and the log. Of work that no request asked for, all is None."""
+
+    #: id of the key. None means a key of the settings, which has no id, or no key.
+    key_id: str | None = None
+    #: IP address of the client, or of the proxy before it
+    address: str | None = None
+    #: name of the dialect that the client speaks
+    dialect: str | None = None
+    #: id of the HTTP request
+    request_id: str | None = None
+
+
+#: of work that no request asked for
+NO_ASKER = Asker()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutionEnd:
     """How an execution ended, as the audit records it: a cell, a shell command, or a program at a provider."""
 

@@ -1,4 +1,4 @@
-"""The audit: which tenant ran which cell, when, and with which outcome. It contains no code and no outputs.
+"""The audit: who ran which cell, when, and with which outcome. It contains no code and no outputs.
 
 A record is written before and after each cell. If the gateway is killed, no record is lost. If the machine loses power,
 the records of the last second may be lost (`sync.py`). `records.py` defines the records and their chain.
@@ -7,6 +7,7 @@ the records of the last second may be lost (`sync.py`). `records.py` defines the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import sqlite3
 import time
@@ -21,7 +22,7 @@ import structlog
 
 from sessions.model.errors import AuditUnavailable
 from sessions.model.tasks import forever
-from sessions.model.values import SessionKey
+from sessions.model.values import NO_ASKER, Asker, SessionKey
 from sessions.store.audit_search import EVERYTHING, Account, Search, ended_since, latest
 from sessions.store.database import open_database
 from sessions.store.records import (
@@ -93,8 +94,14 @@ class Audit:
 
     # -- write ----------------------------------------------------------------------------------------------
 
-    def begin(self, key: SessionKey, language: str, code: str) -> str:
+    def begin(self, key: SessionKey, language: str, code: str, asker: Asker = NO_ASKER) -> str:
         """Write the record of a cell that is about to run.
+
+        Args:
+            key: tenant and name of the session.
+            language: name of the language.
+            code: code as the client wrote it. Only its digest is recorded.
+            asker: who asked for the cell.
 
         Returns:
             id of the execution.
@@ -104,7 +111,9 @@ class Audit:
         """
         execution = uuid.uuid4().hex
         digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
-        begin = Begin(tenant=key.tenant, session=key.name, language=language, code_sha256=digest)
+        begin = Begin(
+            tenant=key.tenant, session=key.name, language=language, code_sha256=digest, **dataclasses.asdict(asker)
+        )
         try:
             self._write_waiting()
             self._append(execution, begin)

@@ -18,11 +18,11 @@ _EXECUTIONS = """
 SELECT b.seq, b.execution, b.record, e.record FROM audit b
     LEFT JOIN audit e ON e.execution = b.execution AND e.event = 'end' WHERE b.event = 'begin' AND b.seq < :before
 """
-_MORE = {
-    "tenant": " AND json_extract(CAST(b.record AS TEXT), '$.tenant') = :tenant",
-    "session": " AND json_extract(CAST(b.record AS TEXT), '$.session') = :session",
+_OF_BEGIN = ("tenant", "session", "language", "key_id", "address", "dialect", "request_id")
+_MORE = {name: f" AND json_extract(CAST(b.record AS TEXT), '$.{name}') = :{name}" for name in _OF_BEGIN} | {
     "outcome": " AND json_extract(CAST(e.record AS TEXT), '$.outcome') = :outcome",
     "since": " AND json_extract(CAST(b.record AS TEXT), '$.at') >= :since",
+    "until": " AND json_extract(CAST(b.record AS TEXT), '$.at') < :until",
 }
 _NEWEST = " ORDER BY b.seq DESC LIMIT :most"
 
@@ -48,10 +48,18 @@ class Search:
 
     tenant: str | None = None
     session: str | None = None
+    language: str | None = None
+    #: who asked; see `Asker`
+    key_id: str | None = None
+    address: str | None = None
+    dialect: str | None = None
+    request_id: str | None = None
     #: `outcome` of `End`
     outcome: str | None = None
     #: executions that began at this time or later, in seconds since 1970
     since: float | None = None
+    #: executions that began before this time, in seconds since 1970
+    until: float | None = None
     #: executions whose begin record has a smaller number
     before: int | None = None
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TypeVar
 
 import structlog
@@ -24,6 +25,8 @@ log = structlog.get_logger()
 LOCKED_MAX = 0.5
 #: pages in the write-ahead log from which a connection syncs it on its own; only reached without the thread
 AUTOCHECKPOINT = 65_536
+#: no added columns
+NOTHING: Mapping[str, Mapping[str, str]] = MappingProxyType({})
 
 T = TypeVar("T")
 
@@ -97,18 +100,35 @@ def connect(path: Path | None, wait: float, autocheckpoint: int) -> Database:
     return database
 
 
-def open_database(path: Path | None, schema: str) -> Database:
+def open_database(path: Path | None, schema: str, added: Mapping[str, Mapping[str, str]] = NOTHING) -> Database:
     """Open a database. It is made if absent.
 
     Args:
         path: path of the database. None means in memory.
         schema: statements that make missing tables and indices.
+        added: declarations of columns that an earlier version did not have, by table and column.
 
     Raises:
         DatabaseUnusable: when the database is damaged, or the disk is full or fails.
     """
     with _unusable(path):
-        return _open(path, schema)
+        database = _open(path, schema)
+        try:
+            if any(_lacking(database, added)):
+                with database.transaction():  # another process may be doing the same
+                    for table, column in [*_lacking(database, added)]:
+                        database.execute(f"ALTER TABLE {table} ADD COLUMN {column} {added[table][column]}")
+        except sqlite3.Error:
+            database.close()
+            raise
+        return database
+
+
+def _lacking(database: Database, added: Mapping[str, Mapping[str, str]]) -> Iterator[tuple[str, str]]:
+    """Yield each table and column that the database does not have yet."""
+    for table, columns in added.items():
+        present = {name for _, name, *_ in database.execute(f"PRAGMA table_info({table})")}
+        yield from ((table, column) for column in columns if column not in present)
 
 
 def open_or_replace(path: Path | None, schema: str) -> Database:

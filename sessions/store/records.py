@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import orjson
 
-from sessions.model.values import ExecutionEnd
+from sessions.model.values import Asker, ExecutionEnd
 from sessions.store.database import read_only
 
 #: digest that precedes the first record
@@ -31,8 +31,8 @@ REFUSED = "refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Begin:
-    """The record of an execution that is about to run."""
+class Begin(Asker):
+    """The record of an execution that is about to run, with who asked for it. Earlier versions did not record that."""
 
     tenant: str
     session: str

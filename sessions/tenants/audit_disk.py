@@ -15,8 +15,8 @@ log = structlog.get_logger()
 
 #: free bytes below which shares apply: room for the largest write-ahead log, and for the records of 100,000 executions
 FLOOR = 256 * 1024**2
-#: bytes that the records of one execution take, indices included: 800 to 1,013, depending on the lengths of names
-COST = 1024
+#: bytes that the records of one execution take, indices included: 870 to 1,219, depending on the lengths of names
+COST = 1280
 #: seconds after which a client may send a refused cell again: only the operator or the removal of old records makes
 #: room, so a shorter time has no use
 RETRY_AFTER = 60

@@ -28,6 +28,10 @@ class PromisedMemory:
         """Bytes promised to all kernels together."""
         return self._budget.used
 
+    def by_tenant(self) -> dict[str, int]:
+        """Return the bytes promised to the kernels of each tenant."""
+        return self._budget.by_tenant()
+
     def promise(self, place: str, tenant: str, size: int) -> None:
         """Promise memory to a kernel. The caller must call `release` when the kernel has ended.
 

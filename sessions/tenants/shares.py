@@ -41,6 +41,10 @@ class Shares:
         """Return the amount that a tenant has."""
         return self._had[tenant]
 
+    def by_tenant(self) -> dict[str, int]:
+        """Return the amount of each tenant that has some."""
+        return {tenant: amount for tenant, amount in self._had.items() if tenant != NOBODY}
+
     def fits(self, more: int) -> bool:
         """Return whether the limit of all tenants allows `more`."""
         return not self.most or self.used + more <= self.most

@@ -55,6 +55,10 @@ class SleepDisk:
 
     # -- present images -------------------------------------------------------------------------------------
 
+    def by_tenant(self) -> dict[str, int]:
+        """Return the bytes that the images of each tenant take."""
+        return self._budget.by_tenant()
+
     def keep(self, image: SleepImage, tenant: str) -> None:
         """Count an image on disk, until `forget`. It takes the place of an earlier image with the same id."""
         self.forget(image)

@@ -33,6 +33,10 @@ class WorkspaceDisk:
         self._room = room
         self._held = Shares(share=share)
 
+    def by_tenant(self) -> dict[str, int]:
+        """Return the bytes that the workspaces of each tenant may take."""
+        return self._held.by_tenant()
+
     def admit(self, tenant: str, more: int) -> None:
         """Check that a tenant may have one more workspace.
 

@@ -61,6 +61,9 @@ async def test_every_execution_is_audited_once_in_every_dialect_with_every_outco
         begins = [records[0] for records in accounts(gateway.state_dir).values() if isinstance(records[0], Begin)]
         assert {begin.tenant for begin in begins} == {"alice"}
         assert Counter(begin.language for begin in begins) == {"python": 10, "shell": 2}
+        assert Counter(begin.dialect for begin in begins) == {"native": 6, "agentrun": 3, "jupyter": 3}
+        assert {begin.address for begin in begins} == {"127.0.0.1"}
+        assert {begin.request_id for begin in begins} <= {line.get("request_id") for line in gateway.logged()}
         assert begins[0].code_sha256 == sha256(f"'{secret}'".encode()).hexdigest()
         assert contains_no_secret(gateway, secret, *KEYS.values())
 

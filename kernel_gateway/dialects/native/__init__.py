@@ -33,6 +33,7 @@ from kernel_gateway.dialects.native.models import (
 from kernel_gateway.gateway import Dialect, Gateway, Route
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
+from kernel_gateway.http.usage_report import UsageReport
 
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
@@ -189,6 +190,16 @@ API: dict[type[BaseHandler], list[Operation]] = {
     admin.KeyHandler: [Operation("DELETE", "/v1/admin/keys/{id}", "Revoke a key", status=HTTPStatus.NO_CONTENT)],
     admin.AuditHandler: [
         Operation("GET", "/v1/admin/audit", "List who ran what, newest first", admin.AuditPage, query=admin.AUDIT_QUERY)
+    ],
+    admin.UsageHandler: [
+        Operation(
+            "GET",
+            "/v1/admin/usage",
+            "Report what each tenant has used within a period",
+            UsageReport,
+            media={"text/csv": {"schema": TEXT}},
+            query=admin.USAGE_QUERY,
+        )
     ],
     overview.LiveSessionsHandler: [
         Operation("GET", "/v1/admin/sessions", "List the sessions of all tenants, oldest first", overview.LiveSessions)

@@ -1,4 +1,4 @@
-"""The admin API: keys of all tenants, and the audit. Its requests need a key with the role admin.
+"""The admin API: keys of all tenants, the audit, and what tenants have used. It needs a key with the role admin.
 
 The secret of a key is sent only in the answer to the request that makes the key.
 """
@@ -12,31 +12,46 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Self
 
-from pydantic import AwareDatetime, BaseModel, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field
 
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.http.admin_handler import AdminHandler
+from kernel_gateway.http.formats import seconds_of
 from kernel_gateway.http.openapi import TEXT
 from kernel_gateway.http.request_body import Body
+from kernel_gateway.http.usage_report import UsageReport
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
+from sessions.store.usage_store import usage_of
 
 #: default and maximum number of executions in one answer
 PAGE = 100
 PAGE_MAX = 1000
 
-_TIME = TypeAdapter(AwareDatetime)
+#: how times are written in a query
+_TIME = "a date or a time as in ISO 8601, in UTC unless it has an offset, or seconds since 1970"
+#: parameters of a period
+PERIOD_QUERY = {
+    "since": TEXT | {"description": f"only what was then or later: {_TIME}"},
+    "until": TEXT | {"description": f"only what was before: {_TIME}"},
+}
+#: parameters of a search in the audit that are compared as they are
+_EQUAL = ("language", "outcome", "key_id", "address", "dialect", "request_id")
 #: parameters of a search in the audit
 AUDIT_QUERY = {
     "tenant": TEXT,
     "session": TEXT,
-    "outcome": TEXT | {"description": "as in `outcome` of an execution"},
-    "since": TEXT | {"description": "seconds since 1970 or a time as in ISO 8601: only later executions"},
+    **{name: TEXT | {"description": f"as in `{name}` of an execution"} for name in _EQUAL},
+    **PERIOD_QUERY,
     "limit": {"type": "integer", "minimum": 1, "description": f"executions in the answer, at most {PAGE_MAX}"},
     "before": {"type": "integer", "minimum": 1, "description": "`next` of the page before"},
 }
+#: forms of the report of usage
+USAGE_FORMATS = ("json", "csv")
+#: parameters of the report of usage
+USAGE_QUERY = {**PERIOD_QUERY, "format": {"type": "string", "enum": list(USAGE_FORMATS)}}
 
 
 class CreateKey(Body):
@@ -44,6 +59,11 @@ class CreateKey(Body):
 
     tenant: str
     role: Role = Field(Role.USER, strict=False)
+    name: str = Field("", description="what the key is for: at most 64 printable characters")
+    expires_at: str | None = Field(
+        None,
+        description="date or time as in ISO 8601, in UTC unless it has an offset: from then on the key is refused",
+    )
     e2b: bool = Field(False, description="make the key in the form that E2B's SDKs want")  # noqa: FBT003
 
 
@@ -53,13 +73,29 @@ class KeyInfo(BaseModel):
     id: str
     tenant: str
     role: Role
+    name: str = Field(description="what it is for; empty: it has no name")
     created_at: datetime
+    expires_at: datetime | None = Field(description="null: never")
+    expired: bool
+    last_used_at: datetime | None = Field(description="null: never, or not since uses are recorded")
 
     @classmethod
     def of(cls, key: Key) -> Self:
         """Describe a key of the store."""
-        made = datetime.fromtimestamp(key.created_at, UTC)
-        return cls(id=key.id, tenant=key.tenant, role=key.role, created_at=made)
+        return cls(
+            id=key.id,
+            tenant=key.tenant,
+            role=key.role,
+            name=key.name,
+            created_at=_moment(key.created_at),
+            expires_at=None if key.expires_at is None else _moment(key.expires_at),
+            expired=key.expired,
+            last_used_at=None if key.used_at is None else _moment(key.used_at),
+        )
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
 
 
 class KeyList(BaseModel):
@@ -83,6 +119,10 @@ class ExecutionInfo(BaseModel):
     session: str
     language: str
     code_sha256: str
+    key_id: str | None = Field(None, description="id of the key; null: a key of the settings, no key, or not recorded")
+    address: str | None = Field(None, description="IP address of the client, or of the proxy before it")
+    dialect: str | None = Field(None, description="API that the client used")
+    request_id: str | None = Field(None, description="the answer's header X-Request-Id, which is also in the log")
     began_at: datetime
     ended_at: datetime | None = Field(description="null while the execution runs")
     outcome: str | None = Field(
@@ -110,6 +150,26 @@ class AuditPage(BaseModel):
     next: int | None = Field(description="value of `before` for the next page; null on the last page")
 
 
+class UsageHandler(AdminHandler):
+    """`/v1/admin/usage`."""
+
+    async def get(self) -> None:
+        """Send what each tenant has used within a period, as JSON or CSV."""
+        self.refuse_unknown_parameters(USAGE_QUERY)
+        form = self.get_query_argument("format", "json")
+        if form not in USAGE_FORMATS:
+            raise InvalidRequest(f"format must be one of: {', '.join(USAGE_FORMATS)}", field="format")
+        since, until = self.time_argument("since"), self.time_argument("until")
+        usages = await asyncio.to_thread(usage_of, self.gateway.settings.state_dir.expanduser(), since, until)
+        report = UsageReport.of(since, until, usages)
+        if form == "json":
+            self.finish_json(report.model_dump(mode="json"))
+        else:
+            self.set_header("Content-Type", "text/csv; charset=utf-8")
+            self.set_header("Content-Disposition", 'attachment; filename="usage.csv"')
+            self.finish(report.csv())
+
+
 class KeysHandler(AdminHandler):
     """`/v1/admin/keys`."""
 
@@ -121,7 +181,13 @@ class KeysHandler(AdminHandler):
     def post(self) -> None:
         """Make a key. It is valid immediately."""
         body = self.body(CreateKey)
-        key, secret = self.gateway.keystore.add(body.tenant, body.role, KeyForm.E2B if body.e2b else KeyForm.OWN)
+        key, secret = self.gateway.keystore.add(
+            body.tenant,
+            body.role,
+            KeyForm.E2B if body.e2b else KeyForm.OWN,
+            name=body.name,
+            expires_at=None if body.expires_at is None else seconds_of("expires_at", body.expires_at),
+        )
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/admin/keys/{key.id}")
         self.finish_json(NewKey(key=secret, **KeyInfo.of(key).model_dump()).model_dump(mode="json"))
@@ -142,13 +208,15 @@ class AuditHandler(AdminHandler):
 
     async def get(self) -> None:
         """List one page of executions, newest first."""
+        self.refuse_unknown_parameters(AUDIT_QUERY)
         most = min(self._number("limit") or PAGE, PAGE_MAX)
         search = Search(
             tenant=self._name("tenant"),
             session=self._name("session"),
-            outcome=self.get_query_argument("outcome", None),
             since=self._time("since"),
+            until=self._time("until"),
             before=self._number("before"),
+            **{name: self.get_query_argument(name, None) for name in _EQUAL},
         )
         # One more execution than the page has shows whether there is a next page.
         found = await asyncio.to_thread(self.gateway.audit.latest, most + 1, search)
@@ -158,19 +226,14 @@ class AuditHandler(AdminHandler):
         )
         self.finish_json(page.model_dump(mode="json"))
 
+    def _time(self, name: str) -> float | None:
+        seconds = self.time_argument(name)
+        # Answers round times to microseconds. A search from a rounded time must find the execution.
+        return None if seconds is None else seconds - 1e-6
+
     def _name(self, name: str) -> str | None:
         value = self.get_query_argument(name, None)
         return None if value is None else valid_name(name, value)
-
-    def _time(self, name: str) -> float | None:
-        value = self.get_query_argument(name, None)
-        if value is None:
-            return None
-        try:
-            # Answers round times to microseconds. A search from a rounded time must find the execution.
-            return _TIME.validate_strings(value).timestamp() - 1e-6
-        except (ValidationError, OverflowError):
-            raise InvalidRequest(f"{name} must be seconds since 1970, or a time as in ISO 8601", field=name) from None
 
     def _number(self, name: str) -> int | None:
         value = self.get_query_argument(name, None)

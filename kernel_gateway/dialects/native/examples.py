@@ -39,6 +39,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.http.usage_report import UsageReport
 from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
@@ -99,7 +100,16 @@ _ERROR = {
     "details": {"session": "report"},
 }
 _FILE = {"name": "sales.csv", "type": "file", "size": 1024, "modified": 1795599685.3}
-_KEY = {"id": "9af153f7", "tenant": "team-a", "role": "user", "created_at": _TIME}
+_KEY = {
+    "id": "9af153f7",
+    "tenant": "team-a",
+    "role": "user",
+    "name": "nightly job",
+    "created_at": _TIME,
+    "expires_at": "2999-12-31T00:00:00Z",
+    "expired": False,
+    "last_used_at": None,
+}
 _EXECUTION = {
     "seq": 89,
     "execution": "c8e4d0a1aef94feeb70138e8a8ddb3f8",
@@ -107,6 +117,10 @@ _EXECUTION = {
     "session": "report",
     "language": "python",
     "code_sha256": "18d6e1cac2a8adaf25577cca14db7753507f4f03a288124ce9fe2d60babd7bb0",
+    "key_id": "9af153f7",
+    "address": "203.0.113.7",
+    "dialect": "native",
+    "request_id": "e14c2d94f2b0236a",
     "began_at": _TIME,
     "ended_at": _TIME,
     "outcome": "ok",
@@ -125,6 +139,14 @@ _LIVE = {
     "memory_bytes": 53477376,
     "container": "4f0d3c5a9e21b6d8",
     "executions": 3,
+}
+_USAGE = {
+    "tenant": "team-a",
+    "cells": 1250,
+    "cell_seconds": 3811.25,
+    "output_bytes": 1048576,
+    "memory_gib_hours": 18.5,
+    "disk_gib_hours": 9.25,
 }
 _TENANT = {
     "tenant": "team-a",
@@ -147,7 +169,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         CheckpointList: {"checkpoints": [_CHECKPOINT]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
-        CreateKey: {"tenant": "team-a"},
+        CreateKey: {"tenant": "team-a", "name": "nightly job", "expires_at": "2999-12-31"},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         InterruptFrame: {"interrupt": True},
@@ -166,6 +188,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         NewKey: _KEY | {"key": "the-secret-that-is-shown-once"},
         AuditPage: {"executions": [_EXECUTION], "next": None},
         LiveSessions: {"sessions": [_LIVE]},
+        UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},

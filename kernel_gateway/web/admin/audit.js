@@ -1,4 +1,4 @@
-// Who ran what, the newest first, a page at a time.
+// Who ran what, the newest first, a page at a time, and only what the filter lets through.
 import { call } from "./api.js";
 import { button, chip, form, h, labelled, named } from "./dom.js";
 import { bytes, moment, NONE, seconds } from "./format.js";
@@ -11,11 +11,27 @@ const KINDS = new Map([
   ...[["timeout", "warn"], ["interrupted", "warn"], ["unknown", "warn"]],
 ]);
 
+const text = (label) => [label, h("input", { spellcheck: "false", maxlength: 64 })];
+const time = (label) => [label, h("input", { type: "datetime-local" })];
+/** The filter's fields, by their names in the query: label and input. */
+const fields = () => ({
+  tenant: text("Tenant"),
+  session: text("Session"),
+  language: text("Language"),
+  outcome: ["Outcome", outcomes()],
+  key_id: text("Key"),
+  address: text("Address"),
+  dialect: text("Dialect"),
+  request_id: text("Request"),
+  since: time("From"),
+  until: time("Until"),
+});
+
 export class Audit extends Section {
   /** `before` of the pages from the newest to this one */
   #pages = [null];
   #next = null;
-  #tenant = h("input", { spellcheck: "false", maxlength: 64 });
+  #fields = fields();
   #where = h("span", { class: "total", role: "status" });
   #newer = button("Newer", () => this.#turn(() => this.#pages.pop()));
   #older = button("Older", () => this.#turn(() => this.#pages.push(this.#next)));
@@ -27,6 +43,10 @@ export class Audit extends Section {
       { label: "Tenant", cell: (it) => named(it.tenant) },
       { label: "Session", cell: (it) => named(it.session) },
       { label: "Language", cell: (it) => named(it.language) },
+      { label: "Key", cell: (it) => (it.key_id ? named(it.key_id, "code") : NONE) },
+      { label: "Address", cell: (it) => (it.address ? named(it.address) : NONE) },
+      { label: "Dialect", cell: (it) => it.dialect ?? NONE },
+      { label: "Request", cell: (it) => (it.request_id ? named(it.request_id, "code short") : NONE) },
       { label: "Outcome", cell: (it) => outcome(it) },
       { label: "Took", cell: (it) => seconds(it.duration_ms == null ? null : it.duration_ms / 1000), number: true },
       { label: "Output", cell: (it) => bytes(it.output_bytes), number: true },
@@ -42,26 +62,28 @@ export class Audit extends Section {
       { class: "line", role: "search" },
       show,
       () => this.#turn(() => (this.#pages = [null])),
-      ...[labelled("Tenant", this.#tenant), show],
+      ...[...Object.values(this.#fields).map(([label, input]) => labelled(label, input)), show],
     );
     this.content.append(
-      h("div", { class: "line apart" }, filter, h("div", { class: "line" }, this.#where, this.#newer, this.#older)),
+      filter,
+      h("div", { class: "line" }, this.#where, this.#newer, this.#older),
       this.#table.element,
     );
   }
 
   async load() {
     const query = new URLSearchParams({ limit: PAGE });
-    const [before, tenant] = [this.#pages.at(-1), this.#tenant.value.trim()];
+    const before = this.#pages.at(-1);
+    const asked = Object.entries(this.#fields).filter(([, [, input]]) => input.value.trim());
     if (before !== null) query.set("before", before);
-    if (tenant) query.set("tenant", tenant);
+    for (const [name, [, input]] of asked) query.set(name, written(input));
     const { executions, next } = await call("GET", `v1/admin/audit?${query}`);
     this.#next = next;
     this.#newer.hidden = before === null;
     this.#older.hidden = next === null;
     this.#where.textContent = executions.length ? `Page ${this.#pages.length}` : "";
-    const other = "Nothing of this tenant. Look at how it is written, or clear the filter.";
-    this.#table.show(executions, h("p", {}, tenant ? other : "Nothing was run yet."));
+    const other = "Nothing fits the filter. Look at how its words are written, or clear it.";
+    this.#table.show(executions, h("p", {}, asked.length ? other : "Nothing was run yet."));
   }
 
   /** Go to another page; where that fails everything stays as it is. */
@@ -72,6 +94,16 @@ export class Audit extends Section {
     if (this.failed) this.#pages = before;
     else if (document.activeElement === document.body) this.heading.focus();
   }
+}
+
+function outcomes() {
+  const all = ["", ...KINDS.keys(), "refused", "unsent"];
+  return h("select", {}, ...all.map((outcome) => h("option", { value: outcome }, outcome || "any")));
+}
+
+/** What a field asks for; a moment in the reader's own time becomes one that the gateway understands. */
+function written(input) {
+  return input.type === "datetime-local" ? new Date(input.value).toISOString() : input.value.trim();
 }
 
 function outcome({ outcome, error, ended_at }) {

@@ -38,7 +38,10 @@ export class Tenants extends Section {
     columns: [
       { label: "Tenant", cell: (it) => named(it.tenant), by: (it) => it.tenant },
       { label: "Role", cell: (it) => chip(it.role, it.role === "admin" ? "warn" : "plain"), by: (it) => it.role },
+      { label: "Name", cell: (it) => (it.name ? named(it.name) : NONE), by: (it) => it.name || null },
       { label: "Made", cell: (it) => moment(it.created_at), by: (it) => it.created_at },
+      { label: "Expires", cell: (it) => expiry(it), by: (it) => it.expires_at },
+      { label: "Last used", cell: (it) => moment(it.last_used_at), by: (it) => it.last_used_at },
       { label: "Id", cell: (it) => named(it.id, "code") },
       { label: "", fixed: (present) => button("Revoke", () => this.#revoke(present()), { kind: "danger small" }) },
     ],
@@ -69,22 +72,26 @@ export class Tenants extends Section {
   #form() {
     const tenant = h("input", { list: this.#names.id, required: true, maxlength: 64, spellcheck: "false" });
     const role = h("select", {}, h("option", { value: "user" }, "user"), h("option", { value: "admin" }, "admin"));
+    const name = h("input", { maxlength: 64, spellcheck: "false" });
+    const expires = h("input", { type: "date" });
     const make = h("button", { class: "main" }, "Make key");
     return form(
       { class: "line", "aria-label": "New key" },
       make,
       async () => {
         try {
-          const key = await call("POST", "v1/admin/keys", { tenant: tenant.value.trim(), role: role.value });
-          this.#show(key);
+          const asked = { tenant: tenant.value.trim(), role: role.value, name: name.value.trim() };
+          if (expires.value) asked.expires_at = expires.value;
+          this.#show(await call("POST", "v1/admin/keys", asked));
         } catch (failure) {
           this.notice.fail(failure);
           return tenant.focus();
         }
-        tenant.value = "";
+        tenant.value = name.value = expires.value = "";
         await this.refresh();
       },
-      ...[labelled("Tenant", tenant), this.#names, labelled("Role", role), make],
+      ...[labelled("Tenant", tenant), this.#names, labelled("Role", role)],
+      ...[labelled("Name", name), labelled("Expires (UTC)", expires), make],
     );
   }
 
@@ -132,6 +139,14 @@ export class Tenants extends Section {
     this.notice.tell(`Key ${key.id} of ${key.tenant} was revoked.`);
     this.heading.focus();
   }
+}
+
+function expiry({ expires_at, expired }) {
+  if (!expires_at) return "never";
+  if (expired) return chip("expired", "bad");
+  const when = moment(expires_at);
+  when.textContent = new Date(expires_at).toLocaleDateString("en-GB", { day: "numeric", month: "short", year: "numeric" });
+  return when;
 }
 
 /** How much of how much; without a limit only how much, and nothing where nobody counts. */

@@ -119,6 +119,8 @@ def test_a_key_is_made_shown_once_and_revoked(pages: Callable[..., AdminPage]) -
     admin_page.press("Make key")
     expect(admin_page.section.get_by_role("status").first).to_contain_text("tenant must be")
     line.get_by_label("Tenant").fill(tenant)
+    line.get_by_label("Name").fill("nightly job")
+    line.get_by_label("Expires").fill("2999-12-31")
     admin_page.press("Make key")
     shown = page.get_by_label("The new key")
     expect(shown).to_be_visible()
@@ -130,7 +132,7 @@ def test_a_key_is_made_shown_once_and_revoked(pages: Callable[..., AdminPage]) -
     admin_page.press("Done")
     expect(shown).to_have_count(0)
     row = admin_page.row("Keys", tenant)
-    expect(row).to_contain_text("user")
+    expect(row).to_contain_text(re.compile("user.*nightly job.*31 Dec 2999"))
     expect(admin_page.row("Tenants", tenant)).to_have_count(1)
     assert key not in page.content()
 
@@ -177,10 +179,49 @@ def test_the_audit_is_shown_page_by_page_and_by_tenant(admin_page: AdminPage) ->
     admin_page.press("Show")
     expect(admin_page.row("Executions", "alice")).to_have_count(0)
     expect(rows.first).to_contain_text("bob")
-    for tenant, told in (("nobody", "Nothing of this tenant"), ("b:b", "tenant must be")):
+    for tenant, told in (("nobody", "Nothing fits the filter"), ("b:b", "tenant must be")):
         form.get_by_label("Tenant").fill(tenant)
         admin_page.press("Show")
         expect(admin_page.section).to_contain_text(told)
+
+
+def test_the_audit_is_filtered_by_who_asked_and_when(admin_page: AdminPage) -> None:
+    tenant = f"erin-{secrets.token_hex(3)}"
+    made = [admin_page.ask("POST", "/v1/admin/keys", json={"tenant": tenant}).json() for _ in range(2)]
+    ran = [admin_page.ask("POST", "/v1/sessions/s/execute", each["key"], json={"code": "1"}) for each in made]
+    admin_page.sign_in("audit")
+    rows = admin_page.rows("Executions")
+    form = admin_page.section.get_by_role("search")
+
+    def shown(**wanted: str) -> None:
+        for label, value in wanted.items():
+            field = form.get_by_label(label, exact=True)
+            field.select_option(value) if label == "Outcome" else field.fill(value)
+        admin_page.press("Show")
+
+    shown(Tenant=tenant)
+    expect(rows).to_have_count(2)
+    shown(Key=made[0]["id"])
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text(re.compile(f"{made[0]['id']}.*127.0.0.1.*native"))
+    shown(Key="", Request=ran[1].headers["X-Request-Id"])
+    expect(rows).to_have_count(1)
+    expect(rows.first).to_contain_text(made[1]["id"])
+    shown(Request="")
+    expect(rows).to_have_count(2)
+    for label, same, other in (
+        ("Session", "s", "t"),
+        ("Language", "python", "r"),
+        ("Outcome", "ok", "error"),
+        ("Address", "127.0.0.1", "127.0.0.2"),
+        ("Dialect", "native", "e2b"),
+        ("From", "2026-01-01T00:00", "2999-01-01T00:00"),
+        ("Until", "2999-01-01T00:00", "2026-01-01T00:00"),
+    ):
+        shown(**{label: other})
+        expect(admin_page.section).to_contain_text("Nothing fits the filter")
+        shown(**{label: same})
+        expect(rows).to_have_count(2)
 
 
 # -- when the gateway is unreachable ---------------------------------------------------------------------------

@@ -522,6 +522,7 @@ KERNELS = {"jupyter_client", "docker"}
         (("--help",), {"kernel_gateway.config", "structlog", "asyncio", *SERVICE, *KERNELS}),
         (("keys", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("audit", "--help"), {"tornado", *SERVICE, *KERNELS}),
+        (("usage", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("doctor", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("exec-json", "--help"), {*SERVICE, *KERNELS}),
         (("files", "--help"), {"tornado", "structlog", *SERVICE, *KERNELS}),

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import csv
 import json
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,19 @@ from typing import Any
 import pytest
 import requests
 
+from kernel_gateway import app
+from kernel_gateway.app import Service
+from kernel_gateway.cli import main
+from kernel_gateway.config import Settings
+from sessions.model.values import SessionKey
+from sessions.store import usage_store
 from sessions.store.records import Begin, read
-from tests import gateways
+from sessions.store.usage_store import usage_of
+from tests import fakes, gateways
+from tests.fakes import FakeBackend
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
-from tests.kernel_gateway.accounts import accounts, contains_no_secret
+from tests.kernel_gateway.accounts import accounts, contains_no_secret, outcomes
 from tests.kernel_gateway.calls import HANGS, exists, failure, streamed, until
 
 # -- keys ------------------------------------------------------------------------------------------------------
@@ -55,6 +65,7 @@ ADMINS = [
     ("POST", "/v1/admin/keys"),
     ("DELETE", "/v1/admin/keys/x"),
     ("GET", "/v1/admin/audit"),
+    ("GET", "/v1/admin/usage"),
     ("GET", "/v1/admin/sessions"),
     ("DELETE", "/v1/admin/sessions/alice/none"),
     ("GET", "/v1/admin/tenants"),
@@ -77,7 +88,10 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     assert ask(run, key, "POST", "/v1/sessions/s/execute", json={"code": "1"}).status_code == 200
     listed = ask(run, admin, "GET", "/v1/admin/keys")
     (mine,) = (entry for entry in listed.json()["keys"] if entry["id"] == key_id)
-    assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", {"id", "tenant", "role", "created_at"})
+    facts = {"id", "tenant", "role", "name", "created_at", "expires_at", "expired", "last_used_at"}
+    assert (mine["tenant"], mine["role"], set(mine)) == ("carol", "user", facts)
+    assert (mine["name"], mine["expires_at"], mine["expired"]) == ("", None, False)
+    assert mine["created_at"] <= mine["last_used_at"]
     assert key not in listed.text
     assert contains_no_secret(run, key, admin)
     assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
@@ -85,11 +99,45 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")) == (404, "SB029")
 
 
-@pytest.mark.parametrize("body", [{}, {"tenant": "a:b"}, {"tenant": "a", "role": "root"}, {"tenant": "a", "id": "x"}])
+def test_a_key_has_a_name_and_ends_by_itself_with_its_sockets(run: Gateway, admin: str) -> None:
+    made = {"tenant": "carol", "name": "nightly job", "expires_at": "2999-12-31"}
+    key_id, _ = make(run, admin, **made)
+    (mine,) = (entry for entry in ask(run, admin, "GET", "/v1/admin/keys").json()["keys"] if entry["id"] == key_id)
+    assert (mine["name"], mine["expires_at"]) == ("nightly job", "2999-12-31T00:00:00Z")
+    assert mine["last_used_at"] is None
+    soon = datetime.now(UTC) + timedelta(seconds=3)
+    _, short = make(run, admin, tenant="carol", expires_at=soon.isoformat())
+    assert ask(run, short, "GET", "/v1/sessions").status_code == 200
+
+    async def closed_with() -> Any:
+        async with _stream(run, short) as stream:
+            return await stream.end()
+
+    assert asyncio.run(closed_with()) == 4401
+    refused = ask(run, short, "GET", "/v1/sessions")
+    assert failure(refused) == (401, "SB020")
+    assert refused.json()["error"]["message"].startswith("the key has expired: it was valid until 20")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"tenant": "a:b"},
+        {"tenant": "a", "role": "root"},
+        {"tenant": "a", "id": "x"},
+        {"tenant": "a", "name": "x" * 65},
+        {"tenant": "a", "expires_at": "2001-01-01"},
+        {"tenant": "a", "expires_at": "soon"},
+    ],
+)
 def test_an_invalid_request_makes_no_key(run: Gateway, admin: str, body: dict[str, str]) -> None:
-    before = ask(run, admin, "GET", "/v1/admin/keys").json()
+    def ids() -> list[str]:
+        return [key["id"] for key in ask(run, admin, "GET", "/v1/admin/keys").json()["keys"]]
+
+    before = ids()
     assert failure(ask(run, admin, "POST", "/v1/admin/keys", json=body)) == (400, "SB002")
-    assert ask(run, admin, "GET", "/v1/admin/keys").json() == before
+    assert ids() == before
 
 
 def test_an_admin_can_make_admins_and_be_revoked(run: Gateway, admin: str) -> None:
@@ -183,9 +231,109 @@ def test_the_audit_is_read_page_by_page(run: Gateway, admin: str) -> None:
         {"tenant": "a:b"},
         {"session": "a:b"},
         {"since": "yesterday"},
-        {"since": "2026-01-01T00:00:00"},
+        {"until": "2026-02-30"},
     ):
         assert failure(ask(run, admin, "GET", "/v1/admin/audit", params=query)) == (400, "SB002")
+
+
+def test_the_audit_is_filtered_by_who_asked_and_when(run: Gateway, admin: str) -> None:
+    tenant = f"dave-{secrets.token_hex(2)}"
+    key_id, key = make(run, admin, tenant=tenant)
+    other_id, other = make(run, admin, tenant=tenant)
+    for each in (key, other):
+        ran = ask(run, each, "POST", "/v1/sessions/s/execute", json={"code": "1"})
+
+    def found(**query: Any) -> list[str]:
+        answer = ask(run, admin, "GET", "/v1/admin/audit", params={"tenant": tenant} | query)
+        assert answer.status_code == 200, answer.text
+        return [entry["key_id"] for entry in answer.json()["executions"]]
+
+    assert found() == [other_id, key_id]
+    assert found(key_id=key_id) == [key_id]
+    assert found(request_id=ran.headers["X-Request-Id"]) == [other_id]
+    for same, another in (
+        ({"address": "127.0.0.1"}, {"address": "127.0.0.2"}),
+        ({"dialect": "native"}, {"dialect": "e2b"}),
+        ({"language": "python"}, {"language": "r"}),
+        ({"since": "2026-01-01"}, {"since": "2999-01-01"}),
+        ({"until": "2999-01-01T00:00"}, {"until": "2026-01-01T00:00:00+02:00"}),
+    ):
+        assert (found(**same), found(**another)) == ([other_id, key_id], [])
+    began = ask(run, admin, "GET", "/v1/admin/audit", params={"tenant": tenant}).json()["executions"][0]["began_at"]
+    assert found(until=began) == [key_id]
+
+
+def test_what_tenants_have_used_is_reported_for_a_period(tmp_path: Path) -> None:
+    with gateways.gateway("process", state_dir=str(tmp_path), admin_key="the-admins-own-key") as gateway:
+        gateway.execute("s", "print('x' * 99)")
+        gateway.execute("s", "1", tenant="bob")
+        outcomes(tmp_path)  # waits until the ends are recorded
+
+    def command(*arguments: str) -> str:
+        call = [sys.executable, "-m", "kernel_gateway", "usage", "--state-dir", str(tmp_path), *arguments]
+        return subprocess.run(call, check=True, capture_output=True, text=True).stdout
+
+    with gateways.gateway("process", state_dir=str(tmp_path), admin_key="the-admins-own-key") as gateway:
+
+        def usage(**query: str) -> requests.Response:
+            return ask(gateway, "the-admins-own-key", "GET", "/v1/admin/usage", params=query)
+
+        report = usage(since="2026-01-01").json()
+        assert (report["since"], report["until"]) == ("2026-01-01T00:00:00Z", None)
+        assert [(row["tenant"], row["cells"]) for row in report["tenants"]] == [("alice", 1), ("bob", 1)]
+        alice = report["tenants"][0]
+        assert alice["output_bytes"] == 100
+        assert 0 < alice["cell_seconds"] < 60
+        assert usage(since="2999-01-01").json()["tenants"] == usage(until="2026-01-01").json()["tenants"] == []
+        table = usage(format="csv")
+        assert table.headers["Content-Type"] == "text/csv; charset=utf-8"
+        head, first, _ = csv.reader(table.text.splitlines())
+        assert (head, first) == (list(alice), [str(value) for value in alice.values()])
+        assert failure(usage(format="xml")) == (400, "SB002")
+        assert failure(usage(since="yesterday")) == (400, "SB002")
+        assert json.loads(command("--since", "2026-01-01", "--json")) == report
+    assert command("--csv").splitlines() == table.text.splitlines()
+    title, row, _ = command().splitlines()
+    assert title.split()[:3] == ["TENANT", "CELLS", "CELL"]
+    assert row.split()[:2] == ["alice", "1"]
+
+
+def test_the_command_for_usage_says_what_it_cannot_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = ["--state-dir", str(tmp_path)]
+    assert main(["usage", *place]) == 1
+    assert main(["usage", *place, "--since", "yesterday"]) == 2
+    (tmp_path / "audit.db").write_text("no database, but long enough to be read as one" * 100)
+    assert main(["usage", *place]) == 1
+    none, when, damaged = capsys.readouterr().err.splitlines()
+    assert none == f"kernel-gateway: there is no audit at {tmp_path}/audit.db"
+    assert when.startswith("kernel-gateway: --since must be a date or a time")
+    assert damaged == "kernel-gateway: file is not a database"
+
+
+async def test_memory_and_disk_that_tenants_hold_are_counted(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    monkeypatch.setattr(usage_store, "LOOK", 0.01)
+    monkeypatch.setattr(usage_store, "SAVE", 0.01)
+    settings = {"state_dir": tmp_path, "port": 0, "pool_size": 1, "memory": "128m", "disk": "64m"}
+    service = await Service(Settings.model_validate(settings)).start()
+    try:
+        await fakes.until(lambda: service.pool.depth() == 1)
+        await service.registry.get_or_create(SessionKey("acme", "s"))
+        await fakes.until(lambda: usage_of(tmp_path, None, None) != [])
+    finally:
+        await service.stop()
+    (usage,) = usage_of(tmp_path, None, None)
+    assert usage.tenant == "acme", "warm kernels are nobody's"
+    assert usage.memory_byte_seconds == pytest.approx(2 * usage.disk_byte_seconds, rel=0.01)
+
+
+@pytest.mark.parametrize("path", ["/v1/admin/audit", "/v1/admin/usage"])
+def test_a_query_with_an_unknown_parameter_is_refused_by_name(run: Gateway, admin: str, path: str) -> None:
+    refused = ask(run, admin, "GET", path, params={"since": "2026-01-01", "form": "2026-02-01"})
+    assert failure(refused) == (400, "SB002")
+    assert refused.json()["error"]["message"].startswith("there is no parameter 'form'; there are: ")
 
 
 def test_live_sessions_of_all_tenants_are_listed_and_ended(run: Gateway, admin: str) -> None:

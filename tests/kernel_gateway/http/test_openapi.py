@@ -34,6 +34,7 @@ from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import Operation
+from kernel_gateway.http.usage_report import UsageReport
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import streamed
 from tests.kernel_gateway.sockets import connected
@@ -229,6 +230,7 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
         (AuditPage, "GET", f"/v1/admin/audit?limit=1&session={name}", None),
         (LiveSessions, "GET", "/v1/admin/sessions", None),
         (Tenants, "GET", "/v1/admin/tenants", None),
+        (UsageReport, "GET", "/v1/admin/usage", None),
         (KeyList, "GET", "/v1/admin/keys", None),
         (Failure, "GET", "/v1/sessions/none", None),
     ]

@@ -18,6 +18,7 @@ from kernel_gateway.errors import Unauthorized
 from kernel_gateway.identity.auth import Caller, Keys, make_local_key
 from kernel_gateway.identity.keystore import KeyStore
 from sessions.providers.forwarding import FORWARDED
+from tests.fakes import Clock
 
 KEYS = Keys({"key-of-alice": "alice", "key-of-bob": "bob", "second-of-alice": "alice", "schlüssel": "carol"})
 
@@ -257,4 +258,20 @@ def test_tokens_of_revoked_keys_are_forgotten(tmp_path: Path) -> None:
     gc.collect()
     kept = [thing for thing in gc.get_objects() if isinstance(thing, Caller) and thing.tenant == "revoked"]
     assert len(kept) == 1
+    store.close()
+
+
+def test_an_expired_key_and_its_tokens_are_refused_as_expired(tmp_path: Path) -> None:
+    clock = Clock()
+    store = KeyStore(tmp_path, clock)
+    keys = Keys({}, store=store)
+    _, secret = store.add("alice", expires_at=1080.0)
+    caller = keys.caller(request(("X-API-Key", secret)))
+    token = keys.token(caller)
+    assert keys.is_still_valid(caller)
+    clock.now = 1080.0
+    for key in (secret, token):
+        with pytest.raises(Unauthorized, match=r"^the key has expired: it was valid until 1970-01-01T00:18:00Z$"):
+            keys.caller(request(("X-API-Key", key)))
+    assert not keys.is_still_valid(caller)
     store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from tornado.websocket import websocket_connect
 
 from sessions.model.tasks import spawn
+from sessions.store.records import read
 from tests import gateways
 from tests.gateways import KEYS, Gateway, text_of
 from tests.kernel_gateway.calls import until
@@ -49,6 +51,34 @@ def test_a_cells_log_line_names_its_tenant_session_and_request(gateway: Gateway,
     assert re.fullmatch("[0-9a-f]{64}", cell["code_sha256"])
     (asked,) = until(lambda: lines(gateway, event="request", request_id=name))
     assert (asked["method"], asked["path"], asked["status"], asked["dialect"]) == ("POST", path, 200, "native")
+
+
+def test_lines_and_the_audit_say_who_asked(gateway: Gateway, session: str) -> None:
+    made = gateway.call(
+        "POST", "/v1/admin/keys", tenant=None, headers=bearer(gateway.admin_key()), json={"tenant": "carol"}
+    ).json()
+    name, path = f"who-{session}", f"/v1/sessions/{session}/execute"
+    headers = bearer(made["key"]) | {"X-Request-Id": name}
+    gateway.call("POST", path, tenant=None, headers=headers, json={"code": "1"}).raise_for_status()
+    asker = {"key_id": made["id"], "address": "127.0.0.1", "dialect": "native", "request_id": name}
+    for event in ("execution", "request"):
+        (line,) = until(partial(lines, gateway, event=event, request_id=name))
+        assert {field: line[field] for field in asker} == asker
+    (begin,) = [
+        each.what for each in read(gateway.state_dir / "audit.db") if getattr(each.what, "tenant", "") == "carol"
+    ]
+    assert {field: getattr(begin, field) for field in asker} == asker
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_a_request_with_a_key_of_the_settings_has_no_key_id(gateway: Gateway, session: str) -> None:
+    name = f"settings-{session}"
+    gateway.call("GET", "/v1/sessions", headers={"X-Request-Id": name})
+    (line,) = until(lambda: lines(gateway, event="request", request_id=name))
+    assert (line["key_id"], line["tenant"]) == (None, "alice")
 
 
 def test_each_cell_has_the_id_of_its_own_request(gateway: Gateway, session: str) -> None:

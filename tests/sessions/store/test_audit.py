@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -19,13 +20,13 @@ from structlog.testing import capture_logs
 
 from sessions.model.errors import AuditUnavailable
 from sessions.model.tasks import spawn
-from sessions.model.values import SessionKey
+from sessions.model.values import Asker, SessionKey
 from sessions.store import audit as module
 from sessions.store import audit_search
 from sessions.store.audit import Audit
 from sessions.store.audit_search import Search
 from sessions.store.database import LOCKED_MAX, Database
-from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, read
+from sessions.store.records import FIRST, UNKNOWN, UNSENT, Begin, End, digest_of, read
 from sessions.tenants.audit_disk import COST
 from tests.fakes import Clock, World, run, until
 from tests.figures import hold
@@ -63,6 +64,45 @@ def test_a_cell_has_a_begin_and_an_end(audit: Audit) -> None:
     assert begin.execution == end.execution == execution
     assert (begin.seq, end.seq, begin.at) == (1, 2, 1000.5)
     assert len({FIRST, begin.digest, end.digest}) == 3
+
+
+def test_the_audit_says_who_asked(audit: Audit) -> None:
+    asker = Asker(key_id="9af153f7", address="203.0.113.7", dialect="e2b", request_id="e14c2d94f2b0236a")
+    audit.end(audit.begin(KEY, "python", CODE, asker), OK)
+    (account,) = audit.latest(1)
+    assert {name: getattr(account.begin, name) for name in asdict(asker)} == asdict(asker)
+
+
+#: a record as the last version wrote it
+OF_LAST_VERSION = (
+    b'{"at":7.5,"event":"begin","execution":"0a","tenant":"acme","session":"s1","language":"python","code_sha256":"1b"}'
+)
+
+
+def test_an_audit_of_the_last_version_is_continued(path: Path) -> None:
+    with closing(sqlite3.connect(path, isolation_level=None)) as before:
+        before.execute("PRAGMA journal_mode=WAL")
+        before.executescript(SCHEMA_OF_LAST_VERSION)
+        values = ["0a", "begin", OF_LAST_VERSION, digest_of(FIRST, OF_LAST_VERSION)]
+        before.execute("INSERT INTO audit (execution, event, record, digest) VALUES (?, ?, ?, ?)", values)
+    with closing(Audit(path)) as audit:
+        audit.end(audit.begin(KEY, "python", CODE, Asker(address="203.0.113.7")), OK)
+        old, ended, new, _ = [record.what for record in audit.records()]
+        assert old == Begin(tenant="acme", session="s1", language="python", code_sha256="1b")
+        assert ended == End(outcome=UNKNOWN)
+        assert isinstance(new, Begin)
+        assert new.address == "203.0.113.7"
+        assert [account.begin.address for account in audit.latest(9)] == ["203.0.113.7", None]
+
+
+SCHEMA_OF_LAST_VERSION = """
+CREATE TABLE audit (
+    seq INTEGER PRIMARY KEY, execution TEXT NOT NULL, event TEXT NOT NULL, record BLOB NOT NULL, digest TEXT NOT NULL
+) STRICT;
+CREATE UNIQUE INDEX audit_once ON audit (execution, event);
+CREATE INDEX audit_tenant ON audit (json_extract(CAST(record AS TEXT), '$.tenant'), seq) WHERE event = 'begin';
+CREATE INDEX audit_cut ON audit (seq) WHERE event = 'cut';
+"""
 
 
 def test_the_audit_holds_no_code_and_only_its_user_can_read_it(audit: Audit, path: Path) -> None:
@@ -191,10 +231,11 @@ def test_a_locked_database_does_not_block_the_event_loop(audit: Audit, path: Pat
 
 def test_an_execution_takes_no_more_than_is_counted_for_it_however_long_its_names(path: Path) -> None:
     key, number = SessionKey("t" * 64, "s" * 64), 5000
+    longest = Asker(key_id="k" * 8, address=":".join(["ffff"] * 8), dialect="agentrun", request_id="r" * 64)
     end = End(outcome="interrupted", duration_ms=123456.789, error="SB005", output_bytes=10**9, memory=10**12)
     with closing(Audit(path)) as audit:
         for _ in range(number):
-            audit.end(audit.begin(key, "javascript", CODE), end)
+            audit.end(audit.begin(key, "javascript", CODE, longest), end)
     assert 0.9 * COST < path.stat().st_size / number <= COST
 
 

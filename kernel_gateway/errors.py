@@ -110,6 +110,7 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.LedgerUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.ShuttingDown: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.OutcomeUnknown: HTTPStatus.CONFLICT,
+    errors.CellRunsOn: HTTPStatus.CONFLICT,
     errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.NetworkNotAllowed: HTTPStatus.FORBIDDEN,
     errors.CheckpointNotFound: HTTPStatus.NOT_FOUND,

@@ -17,7 +17,7 @@ from dataclasses import replace
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event
 from sessions.cells.packed import PackedOutputs, pack, unpack
-from sessions.model.errors import InvalidRequest, OutcomeUnknown
+from sessions.model.errors import CellRunsOn, InvalidRequest, OutcomeUnknown
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
@@ -228,7 +228,10 @@ class IdempotencyCache:
         run = self._runs.get(key)
         if run is None or run.task.cancelled():
             return  # the session has ended; or the gateway is ending, and the ledger keeps the key for the next gateway
-        if run.task.exception() is not None:
+        failure = run.task.exception()
+        if isinstance(failure, CellRunsOn):
+            return  # as above
+        if failure is not None:
             self._forget(key)  # no code has run: the next request with this key runs the cell
             return
         run.stored = True

@@ -357,15 +357,14 @@ class Service:
         """
         self.journal.close()
         self.readiness.close()
-        if kept := self._kept():
+        if self._kept():
             await self.journal.wait_until_idle(min(SOON, self.settings.drain_timeout))
             self._release_cells()
             await asyncio.sleep(ANSWERS)
         if cells := await self.journal.wait_until_idle(self.settings.drain_timeout):
             log.warning("cells under way are interrupted", cells=cells)
             for session in self.registry.all():
-                if session not in kept:
-                    await session.interrupt()
+                await session.interrupt()
             await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
 
     def _kept(self) -> list[Session]:

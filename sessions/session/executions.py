@@ -246,6 +246,7 @@ class Executions:
     def release(self) -> None:
         """Let the running cell go on without this gateway, and refuse the cells that wait."""
         self._turn.close()
+        self._orphan = None
         for execution in self._running.values():
             execution.release()
 

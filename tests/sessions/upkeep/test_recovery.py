@@ -318,6 +318,27 @@ async def test_a_cell_whose_kernel_has_ended_is_not_said_to_run_on(first: World,
         pass
 
 
+async def test_a_cell_runs_on_over_two_restarts(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    go_on = script_waiting_cell(first.backend)
+    left = await start_cell(first, session, "held")
+    session.release_cells()
+    session.leave()
+    with pytest.raises(CellRunsOn):
+        await left
+    second = World(first.backend, ledger=tmp_path / "ledger.db")
+    assert await second.readiness.check()
+    session = second.registry.get(KEY)
+    session.release_cells()
+    assert not await session.interrupt()  # a stopping gateway interrupts what it waits for
+    session.leave()
+    second.ledger.close()
+    async with successor(first, tmp_path) as third:
+        go_on.set()
+        assert (await run(third.registry.get(KEY), "print(2)")).state is StateChange.PRESERVED
+        assert third.backend.kernel.interrupts == []
+
+
 async def test_a_cell_that_still_runs_can_be_interrupted(first: World, tmp_path: Path) -> None:
     session = await first.session()
     left = await start_cell(first, session, SLEEP)

@@ -56,6 +56,7 @@ from sessions.providers.store import ProviderStore
 from sessions.sandbox.sandboxes import Sandboxes
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
+from sessions.session.session import Session
 from sessions.store.audit import Audit
 from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
@@ -79,6 +80,10 @@ CULL_INTERVAL = 5.0
 #: seconds between two deletions of old audit records
 AUDIT_INTERVAL = 600.0
 DAY = 86400.0
+#: seconds that cells may take to end before the stopping gateway leaves them to the next one
+SOON = 1.0
+#: seconds for the answers of these cells' clients to be sent before their connections are closed
+ANSWERS = 0.1
 #: seconds that cells may take to end after the stopping gateway has interrupted them
 INTERRUPT_TIMEOUT = 5.0
 #: kernels that may start at the same time. The kernel computes for half of a start, and the engine works for the other
@@ -351,17 +356,33 @@ class Service:
         )
 
     async def drain(self) -> None:
-        """Refuse new cells and wait for the running cells. Interrupt them after `drain_timeout` seconds.
+        """Refuse new cells and wait for the running cells.
+
+        Cells of sessions that the next gateway continues with get `SOON` seconds, and then run on without a gateway.
+        All others get `drain_timeout` seconds, and are then interrupted.
 
         To stop waiting, a caller may cancel this call and then call `stop`.
         """
         self.journal.close()
         self.readiness.close()
+        if self._kept():
+            await self.journal.wait_until_idle(min(SOON, self.settings.drain_timeout))
+            self._release_cells()
+            await asyncio.sleep(ANSWERS)
         if cells := await self.journal.wait_until_idle(self.settings.drain_timeout):
             log.warning("cells under way are interrupted", cells=cells)
             for session in self.registry.all():
                 await session.interrupt()
             await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
+
+    def _kept(self) -> list[Session]:
+        """Return the sessions whose kernels run on when this gateway ends, so that the next one continues with them."""
+        stays = self.settings.keep_sessions and self.backend.keeps_kernels
+        return [session for session in self.registry.all() if not session.spec.throwaway] if stays else []
+
+    def _release_cells(self) -> None:
+        for session in self._kept():
+            session.release_cells()
 
     async def stop(self) -> None:
         """Accept no more requests, end all sessions or leave them to the next gateway, and free all resources.
@@ -379,6 +400,7 @@ class Service:
         if self._listener is not None:
             yield self._listener.stop
         if self.settings.keep_sessions:
+            yield self._release_cells
             yield from (session.leave for session in self.registry.all())
         else:
             yield self.sandboxes.close

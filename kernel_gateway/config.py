@@ -139,7 +139,11 @@ class Settings(BaseSettings):
         20, description="seconds between two pings of a WebSocket, and to wait for the answer before closing"
     )
     drain_timeout: float = Field(
-        10, ge=0, allow_inf_nan=False, description="seconds that running cells have to finish when the gateway stops"
+        10,
+        ge=0,
+        allow_inf_nan=False,
+        description="seconds that running cells have to finish when the gateway stops; with `keep_sessions`, those of "
+        "sandboxed sessions run on instead",
     )
     keep_sessions: bool = Field(
         False,  # noqa: FBT003

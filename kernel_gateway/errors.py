@@ -112,6 +112,7 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.OutcomeUnknown: HTTPStatus.CONFLICT,
     errors.ExecutionNotFound: HTTPStatus.NOT_FOUND,
     errors.ExecutionCancelled: HTTPStatus.CONFLICT,
+    errors.CellRunsOn: HTTPStatus.CONFLICT,
     errors.SettingsUnreadable: HTTPStatus.SERVICE_UNAVAILABLE,
     errors.NetworkNotAllowed: HTTPStatus.FORBIDDEN,
     errors.CheckpointNotFound: HTTPStatus.NOT_FOUND,

@@ -75,13 +75,22 @@ class Journal:
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
         """Record the end of an execution. `end` is None when the code was never sent."""
         self._audit.end(execution, End.of(end))
-        asked_by = self._running.pop(execution)
-        if not self._running:
-            self._idle.set()
+        asked_by = self._forget(execution)
         if end is not None:
             self._quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
             self._metrics.execution_ended(end)
             logs.execution_ended(key, execution, request, end, asked_by)
+
+    def left(self, execution: str) -> None:
+        """Forget an execution that goes on when the gateway ends. The next gateway records its end as `unknown`."""
+        self._forget(execution)
+
+    def _forget(self, execution: str) -> str | None:
+        """Count an execution as running no more, and return the id of the HTTP request that asked for it."""
+        asked_by = self._running.pop(execution)
+        if not self._running:
+            self._idle.set()
+        return asked_by
 
     def charge_earlier_executions(self, window: float) -> None:
         """Charge tenants for executions of earlier gateways, which the audit has recorded.

@@ -732,6 +732,8 @@ class FakeBackend:
         self.sleep = FakeSleep(self)
         #: as if workspaces went with their last container
         self.keeps_files = False
+        #: as if kernels were containers
+        self.keeps_kernels = True
         #: as if workspaces had a disk of this size; 0: they have none
         self.room = 0
         #: while it is not set, all starts wait
@@ -1032,6 +1034,10 @@ class World:
         if end is not None:
             self.quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
             self.observed.append((key, request, end))
+
+    def left(self, execution: str) -> None:
+        """Forget an execution that goes on when the gateway ends."""
+        del self.open[execution]
 
     async def session(self, name: str = "s1", tenant: str = "acme") -> Session:
         """Return the session with this name, made on first use."""

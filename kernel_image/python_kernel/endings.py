@@ -2,6 +2,9 @@
 
 - IPython formats each frame of a traceback with its source. For the thousands of frames of an endless recursion that
   takes seconds and hundreds of kilobytes. Here the number of frames is limited.
+- For each frame, IPython asks `inspect` for the frame's module, which looks up the files of all modules that were
+  imported since the last error. After pandas and sklearn that takes a second of a first error in gVisor, and four on a
+  busy machine. Here `inspect` is told the modules.
 - IPython prints exception groups and wrong uses of magics to stderr, so a client that waits for an error message gets
   none. Here they are errors.
 - IPython's `exit()` does not end the cell, but ends the kernel soon afterwards, with all variables. Here it ends the
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import inspect
 import os
 import signal
 import sys
@@ -70,7 +74,8 @@ class Tracebacks(AutoFormattedTB):
         """Return the frames to show. The frames in the middle of a long traceback become one line."""
         steps = list(_walk(etb))
         if len(steps) <= WHOLE:
-            return super().get_records(etb, context, tb_offset)
+            with _modules_told(steps):
+                return super().get_records(etb, context, tb_offset)
         from stack_data.core import RepeatedFrames  # noqa: PLC0415 - IPython also imports it only for the first error
 
         steps = [step for step in steps if not _of_ipython(step)] or steps
@@ -84,7 +89,8 @@ class Tracebacks(AutoFormattedTB):
         chain: TracebackType | None = None
         for step in reversed(steps):
             chain = TracebackType(chain, step.tb_frame, step.tb_lasti, step.tb_lineno)
-        records = super().get_records(chain, context, 0) if chain else []
+        with _modules_told(steps):
+            records = super().get_records(chain, context, 0) if chain else []
         return [record for record in records if record.frame is not None]  # leave out IPython's own summaries of frames
 
 
@@ -96,6 +102,20 @@ def _walk(step: TracebackType | None) -> Iterator[TracebackType]:
 
 def _of_ipython(step: TracebackType) -> bool:
     return str(step.tb_frame.f_globals.get("__name__")).split(".")[0] == "IPython"
+
+
+@contextmanager
+def _modules_told(steps: list[TracebackType]) -> Iterator[None]:
+    """Tell `inspect` the modules of these frames, so that it looks for none. A cell belongs to `__main__`."""
+    frames = [step.tb_frame for step in steps]
+    names = {os.path.abspath(frame.f_code.co_filename): str(frame.f_globals.get("__name__")) for frame in frames}
+    told = {file: name for file, name in names.items() if file not in inspect.modulesbyfile}
+    inspect.modulesbyfile.update(told)
+    try:
+        yield
+    finally:
+        for file in told:
+            inspect.modulesbyfile.pop(file, None)
 
 
 class Exit(ZMQExitAutocall):
@@ -164,10 +184,11 @@ class EndingShell(RememberingShell):
 
     def rehearse(self) -> None:
         """Format an error that nobody sees. This imports the modules that colour code before the first real error."""
+        unseen = Tracebacks(mode=self.xmode, theme_name=self.colors)  # `%debug` uses what `InteractiveTB` has formatted
         try:
             _ = 1 / 0
         except ZeroDivisionError as error:
-            self.InteractiveTB.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
+            unseen.structured_traceback(type(error), error, error.__traceback__, tb_offset=0)
 
     def show_usage_error(self, exc: UsageError) -> None:
         """Publish the error of a magic that was used in a wrong way."""

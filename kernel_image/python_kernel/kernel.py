@@ -80,6 +80,8 @@ class PythonKernel(IPythonKernel):
         self._children = Children()
         #: tasks of running cells with `await` in subshells
         self._in_subshells: set[asyncio.Task[Any]] = set()
+        #: whether an error was formatted ahead of the first real one
+        self._rehearsed = False
 
     def start(self) -> None:
         """Start to answer requests."""
@@ -327,8 +329,12 @@ class PythonKernel(IPythonKernel):
             shell.history_manager.dir_hist[:] = [Path.cwd()]  # cells know it as `_dh`
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
-        """Import a module in the main thread, like a cell."""
+        """Import a module in the main thread, like a cell. The first one comes with all that an error needs."""
         problem = imports.ahead(parent["content"]["module"])
+        if not self._rehearsed:
+            self._rehearsed = True
+            shell: Any = self.shell
+            shell.rehearse()
         imports.freeze()
         self.session.send(stream, "preload_reply", {"status": "ok", "problem": problem}, parent, ident)
 

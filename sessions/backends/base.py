@@ -212,6 +212,10 @@ class Backend(Protocol):
         """Whether a workspace outlives its containers. Otherwise it ends with the last container that uses it."""
 
     @property
+    def keeps_kernels(self) -> bool:
+        """Whether kernels run on when the gateway ends, after `release` or a crash. Otherwise they end with it."""
+
+    @property
     def room(self) -> int:
         """Bytes that all workspaces together may have. 0 means unknown or not limited."""
 

@@ -223,7 +223,7 @@ class Cell:
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
 
     def _unless_ended(self, check: Callable[[], None]) -> None:
-        if self.status is None and not self._awaits_end:
+        if not self.ended.is_set() and not self._awaits_end:
             check()
 
     def cancel_timers(self) -> None:
@@ -233,6 +233,22 @@ class Cell:
                 timer.cancel()
 
     # -- the end --------------------------------------------------------------------------------------------
+
+    def release(self) -> bool:
+        """Stop to watch the cell: the gateway ends, and the kernel runs on. Afterwards the cell has ended.
+
+        Returns:
+            whether the cell runs on, without a status. False means that the kernel no longer runs it: the cell has its
+            status now, or gets it with the kernel's end.
+        """
+        if self._reply is not None:
+            self.give_up()
+        if self.status is not None or self._awaits_end:
+            return False
+        self.cancel_timers()
+        self.returned.set()
+        self.ended.set()
+        return True
 
     def _stopped_status(self) -> Status | None:
         if self._stopped is None:
@@ -248,7 +264,7 @@ class Cell:
         return Status.INTERRUPTED if self._interrupted or replied in ("abort", "aborted") else Status.ERROR
 
     def _end(self, status: Status, error: SessionError | None) -> None:
-        if self.status is not None:
+        if self.ended.is_set():
             return
         self.status, self.error = status, error
         self._ended_at = self._loop.time()

@@ -16,7 +16,14 @@ from sessions.cells.packed import PackedOutputs
 from sessions.cells.transcript import Entry, Transcript
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied, QuotaExceeded, SessionError
+from sessions.model.errors import (
+    CellRunsOn,
+    ConnectionFailed,
+    ExecutionTimeout,
+    KernelDied,
+    QuotaExceeded,
+    SessionError,
+)
 from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
 
 #: answer that makes ipykernel's `input()` raise EOFError
@@ -163,7 +170,7 @@ class Execution(Cell):
             message: from the kernel.
             event: event that the transcript made of the message, if any.
         """
-        if self.status is not None:
+        if self.ended.is_set():
             return
         match message.channel, message.type:
             case "iopub", "status":
@@ -205,6 +212,14 @@ class Execution(Cell):
             if isinstance(self._stopped, ExecutionTimeout):
                 self._stopped = self._timeout("it ignored the interrupt, so its kernel was ended")
         super().kernel_gone(cause)
+
+    def release(self) -> bool:
+        """Stop to watch the cell, as `Cell.release` does. If it runs on, its client gets the error `CellRunsOn`."""
+        runs_on = super().release()
+        if runs_on:
+            self.error = CellRunsOn()
+            self._wake.set()
+        return runs_on
 
     def _expire(self) -> None:
         self.stop(self._timeout("it was interrupted"), KernelDied())
@@ -284,16 +299,20 @@ class Execution(Cell):
             while (event := self._unread.take()) is not None:
                 self.number += 1
                 yield event
-            if self.status is not None:
+            if self.ended.is_set():
                 return
             self._wake.clear()
             await self._wake.wait()
 
     async def result(self) -> ExecutionResult:
-        """Wait for the end, and return the result."""
+        """Wait for the end, and return the result.
+
+        Raises:
+            CellRunsOn: when the gateway ends before the cell.
+        """
         await self.ended.wait()
         if self.status is None:
-            raise RuntimeError("an execution ended without a status")
+            raise self.error or RuntimeError("an execution ended without a status")
         return ExecutionResult(
             status=self.status,
             execution_count=self._entry.execution_count,

@@ -20,6 +20,7 @@ from sessions.cells.outputs import Event, joined
 from sessions.cells.packed import Output, PackedOutputs, pack, unpack
 from sessions.cells.past_run import PastRun, Progress, RunEnd
 from sessions.model.errors import (
+    CellRunsOn,
     ExecutionCancelled,
     ExecutionNotFound,
     InvalidRequest,
@@ -133,6 +134,8 @@ class Run:
         try:
             result = await self._run_unless_cancelled(request, execute)
             self.end = RunEnd(self.asked_at, result=result)
+        except CellRunsOn:
+            raise  # the end comes after this gateway's
         except SessionError as error:
             self.end = RunEnd(self.asked_at, error=error)
             raise
@@ -359,7 +362,7 @@ class IdempotencyCache:
     def _ended(self, key: str, run: Run) -> None:
         if self._runs.get(key) is not run:
             return  # the session has ended, or another run has the key, because no code has run here
-        if run.task.cancelled():
+        if run.task.cancelled() or isinstance(run.task.exception(), CellRunsOn):
             return  # the gateway is ending, and the ledger keeps the key for the next gateway
         if run.end is None or (run.end.frees_key and not run.detached):
             self._forget(key)  # no code has run, and the client knows why

@@ -227,6 +227,10 @@ class ChannelHub:
         if self._kernel is not None and not any(known.holds_up_kernel for known in self._subscriptions):
             self._kernel.connection.resume()
 
+    def release_cells(self) -> None:
+        """Let the clients' cells go on without this gateway."""
+        self._requests.release()
+
     def close(self, cause: SessionError) -> None:
         """Tell all clients that the kernel is dead, and release them, because the session has ended."""
         self.disconnect(cause)

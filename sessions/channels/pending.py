@@ -211,6 +211,16 @@ class PendingRequests:
             if request.cell is not None:
                 request.cell.kernel_gone(cause)
 
+    def release(self) -> None:
+        """Let the cells go on without this gateway. Their clients return to the next one and get the later output."""
+        for cell in [*self._returned.values(), *self._cells.values()]:
+            if cell.release():
+                del self._requests[cell.id], self._cells[cell.id]
+                self._rules.count_bytes(-cell.size)
+                self._rules.left(cell.execution_id)
+        if not self._cells:
+            self._become_quiet()
+
     def replied(self, request: PendingRequest, message: Message) -> None:
         """Take the kernel's reply to a request."""
         self._forget(request)

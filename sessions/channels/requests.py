@@ -75,6 +75,8 @@ class Rules:
     begins: Callable[[ExecuteRequest], str]
     #: called when a cell has ended. The end is None when the cell was never sent.
     ended: Callable[[str, ExecuteRequest, ExecutionEnd | None], None]
+    #: called with the execution's id when the gateway ends before the cell
+    left: Callable[[str], None]
     #: called with message id and error of each failed cell, because the kernel may not have published the error
     failed: Callable[[str, Mapping[str, Any]], None]
     timeouts: Timeouts

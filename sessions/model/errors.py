@@ -240,6 +240,14 @@ class ExecutionCancelled(SessionError, code="SB051"):
     """
 
 
+class CellRunsOn(SessionError, code="SB048"):
+    """The gateway is being restarted, and the code runs on without it. Variables stay, its output up to now is lost.
+
+    Do not send the code again. The session's next cell begins when this one has ended, and reports what happened; the
+    later output is in the session's notebook.
+    """
+
+
 class SettingsUnreadable(SessionError, code="SB035"):
     """A provider's settings cannot be read: they are damaged, or their secrets were encrypted with another key.
 

@@ -15,7 +15,7 @@ from sessions.cells.transcript import Transcript
 from sessions.cells.variables import CellVariables
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.model.errors import InvalidRequest, SessionError, SessionNotFound
+from sessions.model.errors import CellRunsOn, InvalidRequest, SessionError, SessionNotFound
 from sessions.model.tasks import set_within, shielded, spawn
 from sessions.model.values import ExecuteRequest, StateChange, StateNotice
 from sessions.session.checkpointing import Checkpointing
@@ -69,8 +69,8 @@ class Executions:
 
     @property
     def orphaned(self) -> bool:
-        """Whether the kernel may still run a cell from before the gateway's restart."""
-        return self._orphan is not None
+        """Whether the kernel may run a cell without a client, one of an earlier gateway or for the next gateway."""
+        return self._orphan is not None or self._turn.closed
 
     # -- what the kernel sends ------------------------------------------------------------------------------
 
@@ -193,7 +193,7 @@ class Executions:
             yield execution
         finally:
             execution.client_left.set()
-            if execution.status is None:
+            if not execution.ended.is_set():
                 await shielded(spawn(execution.leave(), "leave execution"))
             await shielded(ending)
 
@@ -230,7 +230,13 @@ class Executions:
     async def _finish(self, execution: Execution, execution_id: str, held: AsyncExitStack) -> None:
         """Release the turn when the cell has ended, even if its client leaves earlier or does not leave."""
         async with held:
-            result = await execution.result()
+            try:
+                result = await execution.result()
+            except CellRunsOn:
+                await set_within(execution.client_left, self._services.timeouts.answer)
+                del self._running[execution.id]
+                self._services.journal.left(execution_id)
+                return
             # The client gets its answer before the slower record is written.
             await set_within(execution.client_left, self._services.timeouts.answer)
             await self._variables.reset(execution.kernel, execution.request.env)
@@ -250,6 +256,13 @@ class Executions:
         return bool(running)
 
     # -- beginning and end ----------------------------------------------------------------------------------
+
+    def release(self) -> None:
+        """Let the running cell go on without this gateway, and refuse the cells that wait."""
+        self._turn.close()
+        self._orphan = None
+        for execution in self._running.values():
+            execution.release()
 
     async def take_over(self, take: Callable[[], Awaitable[Kernel | None]]) -> None:
         """Hold the turn until a kernel of an earlier gateway is taken over, and the cell that it may run has ended.

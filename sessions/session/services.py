@@ -71,6 +71,9 @@ class CellJournal(Protocol):
     def ended(self, key: SessionKey, execution: str, request: ExecuteRequest, end: ExecutionEnd | None) -> None:
         """Record the end of an execution. `end` is None when the code was never sent."""
 
+    def left(self, execution: str) -> None:
+        """Forget an execution that goes on when the gateway ends. The next gateway records its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class SessionServices:

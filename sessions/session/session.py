@@ -54,6 +54,7 @@ class Session(Owner):
                 count_bytes=partial(services.waiting, self.key.tenant),
                 begins=self._begin_channel_cell,
                 ended=partial(services.journal.ended, self.key),
+                left=services.journal.left,
                 failed=self._failed,
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
@@ -274,6 +275,14 @@ class Session(Owner):
             await self._slot.free(SessionClosed(reason))
         finally:
             self._executions.free()
+
+    def release_cells(self) -> None:
+        """Let the running cells go on without this gateway: the next one waits for their end.
+
+        A client that waits for such a cell gets `CellRunsOn`. Cells that wait for their turn get `ShuttingDown`.
+        """
+        self.channels.release_cells()
+        self._executions.release()
 
     def leave(self) -> None:
         """Disconnect from clients and kernel: another gateway continues with the session."""

@@ -250,6 +250,27 @@ def test_a_cell_that_outlasts_the_drain_timeout_is_interrupted(tmp_path: Path) -
         assert serving.process.wait(60) == 0
 
 
+def test_a_cell_runs_on_while_a_stopped_gateway_is_replaced(tmp_path: Path) -> None:
+    with gateway("docker", state_dir=str(tmp_path), drain_timeout="600", keep_sessions="true") as serving:
+        serving.execute("s", "n = 1")
+        request = {"json": {"code": WAITS}}
+        with in_background(serving.call, "POST", "/v1/sessions/s/execute", **request) as running:
+            until(lambda: exists(serving, "s", "begun"))
+            serving.process.send_signal(signal.SIGTERM)
+            answer = running.result()
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "SB048")
+        assert serving.process.wait(60) == 0
+    with gateway("docker", state_dir=str(tmp_path)) as serving:
+        with in_background(serving.execute, "s", "print(n)") as next_cell:
+            assert state_of(serving, "s") == "busy"
+            assert serving.call("PUT", "/v1/sessions/s/files/go", data=b"").status_code == 204
+            reply = next_cell.result()
+        assert (text_of(reply), reply["state"]) == ("101\n", "preserved")
+        assert "while a cell ran" in reply["state_reason"]
+        assert "late" in serving.call("GET", "/v1/sessions/s/notebook").text
+    assert outcomes(tmp_path)[0]["unknown"] == 1
+
+
 def test_the_second_signal_does_not_wait_for_cells(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), drain_timeout="600") as serving:
         serving.execute("s", "x = 1")

@@ -3,23 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from contextlib import suppress
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing, suppress
+from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
+from tornado.httpclient import AsyncHTTPClient, HTTPRequest, HTTPResponse
+from tornado.simple_httpclient import HTTPStreamClosedError
 
 from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
+from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.state_dir import AlreadyRunning, lock
-from sessions.model.values import SandboxSpec, SessionKey
-from tests.fakes import FakeBackend, until
+from sessions.model.tasks import spawn
+from sessions.model.values import SandboxSpec, SessionKey, Status
+from sessions.store.audit import Audit
+from tests.fakes import FakeBackend, run, until
 
 #: steps of `stop` before the state directory is free, as attributes of the service
 STEPS = [
@@ -29,8 +37,8 @@ STEPS = [
 ]
 
 
-def settings(state_dir: Path, *, keep_sessions: bool = False) -> Settings:
-    return Settings.model_validate({"state_dir": state_dir, "port": 0, "keep_sessions": keep_sessions})
+def settings(state_dir: Path, **others: object) -> Settings:
+    return Settings.model_validate({"state_dir": state_dir, "port": 0, **others})
 
 
 @pytest.fixture
@@ -189,3 +197,127 @@ async def test_kept_sessions_stay_when_a_step_fails(
     assert await stopped(service, lambda: len(backend.alive) > 1) == 1
     assert backend.alive == [session.container]
     assert is_free(tmp_path)
+
+
+# -- cells that run when the gateway is stopped ----------------------------------------------------------------
+
+SLEEP = "import time; time.sleep(60)"
+
+
+def replace_timeout(before: Settings, seconds: float) -> Settings:
+    """Return settings with another `drain_timeout`."""
+    return before.model_copy(update={"drain_timeout": seconds})
+
+
+class Stopping:
+    """A gateway that keeps its sessions, with a cell that runs, and is about to be stopped."""
+
+    def __init__(self, service: Service, backend: FakeBackend) -> None:
+        self.service = service
+        self.backend = backend
+        self._client = AsyncHTTPClient()
+
+    def posts(self, path: str, accept: str = "application/json", **body: object) -> asyncio.Future[HTTPResponse]:
+        """Send a request in the background."""
+        key = self.service.local_key[0] if self.service.local_key else ""
+        headers = {"Authorization": f"Bearer {key}", "Accept": accept}
+        url = f"http://127.0.0.1:{self.service.port}{path}"
+        request = HTTPRequest(url, "POST", headers, json.dumps(body), request_timeout=60)
+        return self._client.fetch(request, raise_error=False)
+
+    async def runs(self, path: str = "/v1/sessions/s/execute", **options: Any) -> asyncio.Future[HTTPResponse]:
+        """Run a cell that sleeps, and return when the kernel has it."""
+        sent = self.posts(path, code=SLEEP, **options)
+        await until(lambda: any(SLEEP in kernel.executed for kernel in self.backend.started))
+        return sent
+
+    @property
+    def interrupts(self) -> list[str]:
+        return [how for kernel in self.backend.started for how in kernel.interrupts]
+
+
+@pytest.fixture
+async def stopping(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Stopping]:
+    """Such a gateway, which would wait for ten minutes for the cells that it must interrupt."""
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    monkeypatch.setattr(app, "SOON", 0.2)
+    chosen = settings(tmp_path, keep_sessions=True, drain_timeout=600, pool_size=0)
+    service = await Service(chosen).start()
+    yield Stopping(service, backend)
+    await service.stop()
+
+
+async def test_a_cell_of_a_kept_session_runs_on_and_its_client_is_told_not_to_send_it_again(stopping: Stopping) -> None:
+    whole = await stopping.runs()
+    queued = stopping.posts("/v1/sessions/s/execute", code="1")
+    await until(lambda: stopping.service.quotas.under_way() == 2)
+    await stopping.service.drain()
+    answer = await whole
+    error = json.loads(answer.body)["error"]
+    assert (answer.code, error["code"], "Retry-After" in answer.headers) == (409, "SB048", False)
+    assert "Do not send the code again" in error["resolution"]
+    refused = await queued  # it was not run, so it can be sent again
+    assert (refused.code, json.loads(refused.body)["error"]["code"]) == (503, "SB028")
+    await stopping.service.stop()
+    assert stopping.interrupts == []
+    assert stopping.backend.alive == stopping.backend.started
+
+
+@pytest.mark.parametrize("accept", ["application/x-ndjson", "text/event-stream"])
+async def test_the_last_event_of_a_stream_says_that_its_cell_runs_on(stopping: Stopping, accept: str) -> None:
+    streamed = await stopping.runs(accept=accept)
+    await stopping.service.drain()
+    answer = await streamed
+    last = json.loads(answer.body.strip().splitlines()[-1].removeprefix(b"data: "))
+    Event.model_validate(last)
+    assert (answer.code, last["type"], last["error"]["code"]) == (200, "error", "SB048")
+
+
+async def test_a_cell_that_ends_soon_gets_its_answer(stopping: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "SOON", 60.0)
+    running = await stopping.runs()
+    draining = spawn(stopping.service.drain(), "drain")
+    await until(lambda: stopping.service.readiness.trouble is not None)
+    stopping.backend.kernel.interrupted.set()  # the cell ends with an error of its own
+    assert json.loads((await running).body)["status"] == "error"
+    await draining
+
+
+async def test_a_kept_sessions_cell_is_unknown_to_the_audit_until_the_next_gateway(stopping: Stopping) -> None:
+    running = await stopping.runs()
+    await stopping.service.drain()
+    await running
+    await stopping.service.stop()
+    with closing(Audit(stopping.service.state_dir / "audit.db")) as audit:
+        assert audit.interrupted == {SessionKey("local", "s")}
+
+
+async def test_the_second_signal_does_not_interrupt_cells_that_run_on(stopping: Stopping) -> None:
+    running = await stopping.runs(on_disconnect="interrupt")
+    await stopping.service.stop()
+    with suppress(HTTPStreamClosedError):  # the answer may still be sent
+        await running
+    assert stopping.interrupts == []
+    assert stopping.backend.alive == stopping.backend.started
+
+
+async def test_a_cell_whose_kernel_ends_with_the_gateway_is_interrupted(stopping: Stopping) -> None:
+    stopping.backend.keeps_kernels = False
+    stopping.service.settings = replace_timeout(stopping.service.settings, 0)
+    running = await stopping.runs()
+    await stopping.service.drain()
+    assert json.loads((await running).body)["status"] == "interrupted"
+
+
+async def test_a_program_is_interrupted_because_nobody_could_get_its_end_later(stopping: Stopping) -> None:
+    stopping.service.settings = replace_timeout(stopping.service.settings, 0)
+    registry = stopping.service.registry
+    program = await registry.create(SessionKey("local", "run-1"), replace(registry.defaults, throwaway=True))
+    ended = spawn(run(program, SLEEP), "program")
+    await until(lambda: stopping.backend.kernel.executed == [SLEEP])
+    cell = await stopping.runs()
+    await until(lambda: stopping.backend.kernel.executed == [SLEEP] and len(stopping.backend.started) == 2)
+    await stopping.service.drain()
+    assert (await ended).status is Status.INTERRUPTED
+    assert json.loads((await cell).body)["error"]["code"] == "SB048"
+    assert [len(kernel.interrupts) for kernel in stopping.backend.started] == [1, 0]

@@ -135,6 +135,44 @@ async def test_the_first_plot_is_drawn_by_the_usual_backend_with_fonts_that_are_
     assert plot["data"] == usual["data"]
 
 
+#: what a cell can see of earlier errors, and whether what an error needs is there
+ERRORS = """
+import json, sys
+print(json.dumps({
+    "ready": "stack_data" in sys.modules and "pygments.lexers.python" in sys.modules,
+    "last": [name for name in vars(sys) if name.startswith("last_")],
+    "for debug": hasattr(get_ipython().InteractiveTB, "tb"),
+    "In": len(In), "Out": len(Out), "count": get_ipython().execution_count, "names": sorted(set(globals()) - {"json"}),
+}))
+"""
+
+
+async def test_what_the_first_error_needs_is_there_and_no_error_is(backend: ProcessBackend) -> None:
+    ahead = await preloaded(backend, "json.tool")
+    seen = json.loads(await ahead.says(ERRORS))
+    plain = await preloaded(backend)
+    usual = json.loads(await plain.says(ERRORS))
+    assert (seen.pop("ready"), usual.pop("ready")) == (True, False)
+    assert seen == usual
+    assert (seen["last"], seen["for debug"]) == ([], False)
+    for talk in (ahead, plain):
+        await talk.says("def half(n):\n    return n / 0\nhalf(1)")
+    (one,), (other,) = ahead.of_type("error"), plain.of_type("error")
+    assert one == other
+
+
+async def test_an_error_looks_up_no_file_of_modules_that_it_has_nothing_to_do_with(backend: ProcessBackend) -> None:
+    talk = await preloaded(backend)
+    walked = (
+        "import inspect; print(inspect._filesbymodname, [each for each in inspect.modulesbyfile if 'kernel_' in each])"
+    )
+    assert await talk.says(walked) == "{} []\n"
+    for code in ("1 / 0", "import json; json.loads('?')", "def deep(n): return deep(n + 1)\ndeep(0)"):
+        await talk.says(code)
+        assert len(talk.of_type("error")) == 1
+    assert await talk.says(walked) == "{} []\n"
+
+
 async def test_what_is_imported_ahead_is_left_out_of_garbage_collection(backend: ProcessBackend) -> None:
     count = "import json.tool, gc; listed = [each for each in gc.get_objects() if each is json.tool.__dict__]; "
     count += "print(gc.get_freeze_count(), len(listed))"

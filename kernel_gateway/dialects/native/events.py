@@ -60,7 +60,7 @@ class InputEvent(_Event):
 
 
 class ErrorEvent(_Event):
-    """A frame was refused, or its cell could not be run; on a WebSocket only."""
+    """A WebSocket's frame was refused, or its cell could not be run; or a cell runs on while the gateway restarts."""
 
     type: Literal["error"]
     error: ErrorDetail

@@ -16,7 +16,7 @@ from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive
-from sessions.model.errors import InvalidRequest
+from sessions.model.errors import CellRunsOn, InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
 from sessions.session.session import Session
 
@@ -116,6 +116,9 @@ class ExecuteHandler(JsonHandler):
             except StreamClosedError:
                 await execution.result()  # the client has left; the cell continues, unless this task is cancelled here
                 return
-            result = await execution.result()
-            last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}
+            try:
+                result = await execution.result()
+                last = {"type": "result", **await self._result(session, result, outputs=execution.gap)}
+            except CellRunsOn as error:  # the status has been sent: a broken stream would not say what happened
+                last = {"type": "error", "error": error.as_dict()}
             self.finish(render(last, execution.number + 1))

@@ -91,6 +91,11 @@ class DockerBackend:
         return self.settings.files == "disk"
 
     @property
+    def keeps_kernels(self) -> bool:
+        """True, because containers belong to the engine."""
+        return True
+
+    @property
     def room(self) -> int:
         """Bytes that all workspaces together may have. 0 if they are in memory, or no disk was attached yet."""
         return self._starter.disks.room

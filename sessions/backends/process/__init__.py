@@ -126,6 +126,11 @@ class ProcessBackend:
         return True
 
     @property
+    def keeps_kernels(self) -> bool:
+        """False, because kernels are children of the gateway."""
+        return False
+
+    @property
     def room(self) -> int:
         """0, because workspaces are directories without a limit."""
         return 0

@@ -363,6 +363,38 @@ async def test_an_interrupt_ends_a_cell_that_the_kernel_never_ran(world: World, 
     assert text(await heard(client, send(session, client, "print(2)"))) == "2\n"
 
 
+async def test_cells_that_go_on_without_the_gateway_are_no_longer_counted_and_not_interrupted(
+    world: World, session: Session
+) -> None:
+    client = session.channels.subscribe("c")
+    for code in (SLEEP, "print(2)"):
+        send(session, client, code)
+    await until(lambda: SLEEP in world.backend.kernel.executed)
+    session.release_cells()
+    assert (world.open, world.observed, world.quotas.running) == ({}, [], 0)
+    assert session.in_use  # it must not be culled meanwhile
+    assert not await session.interrupt()
+    assert world.backend.kernel.interrupts == []
+    await session.channels.quiet()
+    world.backend.kernel.interrupted.set()
+    await until(lambda: [cell.code for cell in session.transcript.cells()] == [SLEEP, "print(2)"])
+
+
+async def test_a_released_cell_that_has_replied_has_ended(world: World, session: Session) -> None:
+    async def loses_idle(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code))
+        cell.replies()
+
+    world.backend.on("replied", loses_idle)
+    client = session.channels.subscribe("c")
+    send(session, client, "replied")
+    async with asyncio.timeout(60):
+        while (message := await client.take()) is not None and message.channel != "shell":
+            pass
+    session.release_cells()
+    assert (world.open, [end.status.value for _, _, end in world.observed]) == ({}, ["ok"])
+
+
 async def test_cells_of_channel_clients_are_journaled_like_all_others(world: World, session: Session) -> None:
     client = session.channels.subscribe("c")
     for code in ("1", "1 / 0"):

@@ -14,13 +14,15 @@ import pytest
 from structlog.testing import capture_logs
 
 from sessions.backends.base import Launch
+from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Run
 from sessions.cells.past_run import Progress
 from sessions.kernels.connection import Connection
-from sessions.model.checkpoint import OnIdle
+from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import (
     AuditUnavailable,
     BackendUnavailable,
+    CellRunsOn,
     ConnectionFailed,
     ExecutionCancelled,
     InvalidRequest,
@@ -30,6 +32,7 @@ from sessions.model.errors import (
     QuotaExceeded,
     SandboxNotFound,
     SessionNotFound,
+    ShuttingDown,
 )
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
@@ -266,6 +269,109 @@ async def test_the_next_cell_waits_for_a_running_cell_whose_late_output_is_kept(
     await asyncio.wait({left})
 
 
+async def test_a_cell_of_a_gateway_that_is_replaced_runs_on_and_its_client_is_told(
+    first: World, tmp_path: Path
+) -> None:
+    session = await first.session()
+    go_on = script_waiting_cell(first.backend)
+    left = await start_cell(first, session, "held")
+    waiting = spawn(run(session, "print(1)"), "cell that waits for its turn")
+    await until(lambda: first.quotas.running == 2)
+    session.release_cells()
+    with pytest.raises(CellRunsOn):
+        await left
+    with pytest.raises(ShuttingDown):  # it was not run, so its client can send it again
+        await waiting
+    with pytest.raises(ShuttingDown):  # no checkpoint is taken of a kernel that runs a cell
+        await session.checkpoints.take("one")
+    assert (first.open, first.observed) == ({}, [])
+    assert session.in_use  # it must not be culled meanwhile
+    session.leave()
+    async with successor(first, tmp_path, interrupted={KEY}) as second:
+        session = second.registry.get(KEY)
+        next_cell = spawn(run(session, "print(2)"), "next cell")
+        go_on.set()
+        result = await next_cell
+        assert (result.state, result.state_reason) == (StateChange.PRESERVED, NOTE_CUT)
+        assert [cell["outputs"][0]["text"] for cell in exported(session.transcript)["cells"]] == ["late\n", "2\n"]
+        assert second.backend.kernel.executed == ["held", "print(2)"]
+        assert second.backend.kernel.interrupts == []
+
+
+async def test_a_cell_that_runs_on_outlives_its_deadline_and_its_client(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    go_on = script_waiting_cell(first.backend)
+    async with session.execute(ExecuteRequest("held", 0.1)) as execution:
+        await until(lambda: "held" in first.backend.kernel.executed)
+        session.release_cells()
+        seen = [event["type"] async for event in execution]  # what has arrived is delivered, and the stream ends
+        assert set(seen) <= {"started", "output"}
+        await asyncio.sleep(0.2)  # beyond the deadline
+    assert first.backend.kernel.interrupts == []
+    go_on.set()
+    await until(lambda: session.transcript.cells()[0].outputs)
+    session.leave()
+    async with successor(first, tmp_path) as second:
+        assert (await run(second.registry.get(KEY), "print(2)")).state is StateChange.PRESERVED
+
+
+async def test_a_cell_that_has_replied_gets_its_result_when_the_gateway_is_replaced(
+    first: World, tmp_path: Path
+) -> None:
+    async def loses_idle(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code), stream("done\n"))
+        cell.replies()
+
+    session = await first.session()
+    first.backend.on("replied", loses_idle)
+    async with session.execute(ExecuteRequest("replied", 60)) as execution:
+        assert isinstance(execution, Execution)
+        await execution.returned.wait()
+        session.release_cells()
+        assert (await execution.result()).status is Status.OK
+    assert len(first.observed) == 1
+    session.leave()
+    async with successor(first, tmp_path):
+        pass
+
+
+async def test_a_cell_whose_kernel_has_ended_is_not_said_to_run_on(first: World, tmp_path: Path) -> None:
+    session = await first.registry.create(KEY, SessionSpec(checkpoints=CheckpointMode.AUTO))
+    async with session.execute(ExecuteRequest(SLEEP, 60)) as execution:
+        await until(lambda: SLEEP in first.backend.kernel.executed)
+        first.backend.gate.clear()
+        first.backend.kernel.dies(3)
+        assert isinstance(execution, Execution)
+        await execution.returned.wait()  # while the session returns to the checkpoint before the cell
+        session.release_cells()
+        first.backend.gate.set()
+        result = await execution.result()
+        assert (result.status, result.state) == (Status.DIED, StateChange.ROLLED_BACK)
+    async with successor(first, tmp_path):
+        pass
+
+
+async def test_a_cell_runs_on_over_two_restarts(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    go_on = script_waiting_cell(first.backend)
+    left = await start_cell(first, session, "held")
+    session.release_cells()
+    session.leave()
+    with pytest.raises(CellRunsOn):
+        await left
+    second = World(first.backend, ledger=tmp_path / "ledger.db")
+    assert await second.readiness.check()
+    session = second.registry.get(KEY)
+    session.release_cells()
+    assert not await session.interrupt()  # a stopping gateway interrupts what it waits for
+    session.leave()
+    second.ledger.close()
+    async with successor(first, tmp_path) as third:
+        go_on.set()
+        assert (await run(third.registry.get(KEY), "print(2)")).state is StateChange.PRESERVED
+        assert third.backend.kernel.interrupts == []
+
+
 async def test_a_cell_that_still_runs_can_be_interrupted(first: World, tmp_path: Path) -> None:
     session = await first.session()
     left = await start_cell(first, session, SLEEP)
@@ -380,6 +486,21 @@ async def test_executions_are_found_by_their_id_with_what_is_known_of_their_end(
             await run(session, "2", idempotency_key="cancelled")
         assert (await run(session, "3", idempotency_key="refused")).status is Status.OK
     await until(lambda: running.end)
+
+async def test_an_execution_that_runs_on_is_not_repeated(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    go_on = script_waiting_cell(first.backend)
+    left = spawn(run(session, "held", idempotency_key="k"), "cell with a key")
+    await until(lambda: "held" in first.backend.kernel.executed)
+    session.release_cells()
+    with pytest.raises(CellRunsOn):
+        await left
+    session.leave()
+    async with successor(first, tmp_path) as second:
+        go_on.set()
+        with pytest.raises(OutcomeUnknown):
+            await run(second.registry.get(KEY), "held", idempotency_key="k")
+        assert second.backend.kernel.executed == ["held"]
 
 
 async def test_a_refused_execution_may_be_repeated(first: World, tmp_path: Path) -> None:

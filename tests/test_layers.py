@@ -253,6 +253,7 @@ def test_sizes_are_a_hint_and_fail_nothing() -> None:
 PURE = [
     "cells.notebook",
     "cells.outputs",
+    "cells.timeline",
     "cells.transcript",
     "guest.paths",
     "kernels.messages",

@@ -215,7 +215,7 @@ class Execution(Cell):
     def _on_end(self) -> None:
         payload = (self._reply or {}).get("payload")
         pages = map(_page, payload) if isinstance(payload, list) else ()
-        for event in self._transcript.end(self._entry, self.failure, filter(None, pages)):
+        for event in self._transcript.end(self._entry, self.failure, filter(None, pages), self.error):
             self._emit(event)
         if not self.request.store_history:
             self._transcript.forget(self.id)

@@ -336,6 +336,7 @@ def test_a_change_of_the_variables_is_told_where_it_happened(kernel: Kernel, cha
     kernel.is_sent("1")
     kernel.transcript.change(StateNotice(StateChange.LOST, "replaced by the next change"))
     kernel.transcript.change(StateNotice(change, "why"))
+    expected: list[tuple[str, str, list[str]]]
     expected = [("code", "1", []), ("markdown", f"**kernel-gateway:** {told}", [])]
     assert all_cells(kernel) == expected
     kernel.is_sent("2")

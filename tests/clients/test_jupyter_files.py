@@ -127,8 +127,8 @@ def test_a_new_notebook_gets_a_session_whose_kernel_runs_it(server: Server) -> N
     assert file == "Untitled.ipynb"
     assert server.open(notebook["path"]) == name
     assert server.gateway.kernels() == [name]
-    told = "import os; print(os.listdir())"
-    assert server.run(name, told) == "['Untitled.ipynb']\n"
+    told = "import os; print(os.listdir(), os.environ['KERNEL_GATEWAY_SESSION'])"
+    assert server.run(name, told) == f"['Untitled.ipynb'] {name}\n"
     server.gateway.call("DELETE", f"/api/kernels/{name}")
 
 

@@ -254,6 +254,29 @@ async def test_the_notebook_of_a_branch_says_that_its_variables_come_from_elsewh
     assert told(branch) == [("**kernel-gateway:** a branch of the session 's1'", False, ""), ("print(x)", False, "1")]
 
 
+async def test_a_branch_knows_its_own_name_and_the_session_keeps_its_own(world: World, session: Session) -> None:
+    of_session = world.backend.kernel
+    for checkpoint in (None, "one"):
+        name = f"branch-{checkpoint}"
+        branch = await world.registry.branch(session, SessionKey("acme", name), checkpoint)
+        assert world.backend.kernel.namespace["env"]["KERNEL_GATEWAY_SESSION"] == name
+        assert await shown(branch) == "1"
+    assert of_session.namespace["env"]["KERNEL_GATEWAY_SESSION"] == "s1"
+
+
+async def test_a_branch_whose_kernel_does_not_take_its_name_fails_and_leaves_nothing(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_kernel: object) -> None:
+        raise StartFailed
+
+    monkeypatch.setattr("sessions.checkpoints.writing.PAUSE", 0.0)
+    monkeypatch.setattr("sessions.kernels.kernel.Kernel.rename", fails)
+    with pytest.raises(StartFailed):
+        await world.registry.branch(session, BRANCH, "one")
+    await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
+
+
 async def test_jupyters_clients_are_told_of_a_return_in_their_next_cell(session: Session) -> None:
     client = session.channels.subscribe("c")
     await session.checkpoints.roll_back("one")

@@ -136,7 +136,7 @@ class Execution(Cell):
             ConnectionFailed: when the kernel accepts no messages.
         """
         self.id = self.kernel.connection.send("shell", "execute_request", self._content())
-        self._entry = self._transcript.open(self.id, self.request.code)
+        self._entry = self._transcript.open(self.id, self.request.code, self.request.env)
         self._unread = UnreadEvents(self._transcript.max_output_bytes + UNREAD_BYTES)
         self.start(self.request.timeout)
 

@@ -42,6 +42,8 @@ class NotebookCell:
     before: StateNotice | None = None
     #: why the gateway ended the cell, or why its kernel ended. None means neither.
     error: SessionError | None = None
+    #: names of the environment variables that were set for this cell only
+    variables: str = ""
     #: whether a return to a checkpoint has undone the cell
     undone: bool = False
 
@@ -96,6 +98,8 @@ def _before(cell: NotebookCell, missing: int) -> str:
         )
     if cell.before is not None and cell.before.reason:
         told.append(f"{_CHANGED.get(cell.before.change, '')}{cell.before.reason}")
+    if cell.variables:
+        told.append(f"The next cell ran with environment variables of its own: {cell.variables}")
     return "\n\n".join(f"**kernel-gateway:** {text}" for text in told)
 
 

@@ -48,12 +48,14 @@ class Entry:
     before: StateNotice | None = None
     #: why the gateway ended the cell, or why its kernel ended. None means neither.
     error: SessionError | None = None
+    #: names of the environment variables that were set for this cell only
+    variables: str = ""
 
     @property
     def size(self) -> int:
         """Bytes that the cell takes."""
         told = (self.before.reason or "" if self.before else "") + (self.error.message if self.error else "")
-        return len(self.code.encode()) + len(told.encode()) + self.area.size + _CELL_BYTES
+        return len(self.code.encode()) + len(told.encode()) + len(self.variables) + self.area.size + _CELL_BYTES
 
 
 class Transcript:
@@ -89,13 +91,15 @@ class Transcript:
         #: what has happened to the variables since the last cell. None means nothing.
         self._change: StateNotice | None = None
 
-    def open(self, msg_id: str, code: str) -> Entry:
-        """Begin a cell for the execute request `msg_id`."""
+    def open(self, msg_id: str, code: str, variables: Iterable[str] = ()) -> Entry:
+        """Begin a cell for the execute request `msg_id`, with the names of the cell's own environment variables."""
         self._number += 1
         self._timeline.add(self._number)
         self._drop(msg_id)
         area = OutputArea(self.max_output_bytes)
-        cell = self._cells[msg_id] = Entry(msg_id, self._number, area, code, before=self._change)
+        own = ", ".join(variables)
+        cell = Entry(msg_id, self._number, area, code, before=self._change, variables=own)
+        self._cells[msg_id] = cell
         self._change = None
         self._grow(cell.size)
         return cell
@@ -246,6 +250,7 @@ class Transcript:
                 cell.area.copied_outputs(),
                 cell.before,
                 cell.error,
+                cell.variables,
                 undone=not self._timeline.has(cell.number),
             )
             for cell in self._cells.values()

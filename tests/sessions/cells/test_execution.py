@@ -98,6 +98,11 @@ async def test_two_callers_may_wait_for_the_same_result(session: Session) -> Non
     assert one == other
 
 
+async def test_the_notebook_names_the_variables_of_a_cell(session: Session) -> None:
+    await run(session, "1", env={"TOKEN": "secret"})
+    assert exported(session.transcript)["cells"][0]["source"].endswith("variables of its own: TOKEN")
+
+
 async def test_a_cell_without_store_history_is_not_in_the_notebook(session: Session) -> None:
     await run(session, "secret = 1", store_history=False)
     await run(session, "print(secret)")

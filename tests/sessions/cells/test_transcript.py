@@ -356,6 +356,13 @@ def test_a_cell_says_what_ended_it(kernel: Kernel) -> None:
     assert [output["text"] for output in cell["outputs"]] == ["so far", f"\n[kernel-gateway SB006: {told}]\n"]
 
 
+def test_a_notebook_names_the_environment_variables_of_single_cells(kernel: Kernel) -> None:
+    kernel.transcript.open("one", "1", {"TOKEN": "secret", "ZONE": "x"})
+    kernel.is_sent("2")
+    told = "**kernel-gateway:** The next cell ran with environment variables of its own: TOKEN, ZONE"
+    assert [source for _, source, _ in all_cells(kernel)] == [told, "1", "2"]
+
+
 def test_a_notebook_says_where_cells_are_missing(kernel: Kernel) -> None:
     for code in ("1", "2", "3", "", "5", "6"):
         kernel.is_sent(code)

@@ -39,6 +39,8 @@ TRUNCATED = "truncated"
 TREE_MAX = 10_000
 #: variable in the environment of all processes that the processes tool starts
 MARK = "KERNEL_GATEWAY_PROCESS"
+#: variable of every kernel with the name of its session
+SESSION = "KERNEL_GATEWAY_SESSION"
 #: variable with the network policy of a sandbox, and the policy without any network
 NETWORK = "KERNEL_NETWORK"
 NO_NETWORK = "none"

@@ -373,7 +373,7 @@ class FakeKernel:
         if not self.behaviour.answers:
             return
         if message["msg_type"] == LEASE_REQUEST:
-            self.namespace["env"] |= message["content"]["env"]
+            self.namespace["env"] = self.namespace["env"] | message["content"]["env"]
             self.cwd = message["content"]["cwd"]
         kind = message["msg_type"].replace("request", "reply")
         self.send("control", Saying(kind, {"status": "ok"}), message, identity)

@@ -41,6 +41,11 @@ RUN_BY = {
         ("docs/clients/e2b.md", "export E2B", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         ("docs/clients/e2b.md", "from e2b", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         (
+            "docs/clients/jupyter.md",
+            "c.ServerApp",
+            "clients/test_jupyter_files.py::test_browser_and_cells_share_the_files_of_a_session",
+        ),
+        (
             "docs/monitoring.md",
             "# prometheus.yml",
             f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",

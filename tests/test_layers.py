@@ -177,7 +177,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"__init__"},
     ],
     "kernel_gateway": [
-        {"__init__", "errors", "fair_loop", "own_address", "setting_types", "state_dir"},
+        {"__init__", "errors", "fair_loop", "for_jupyter", "own_address", "setting_types", "state_dir"},
         {"config"},
         {"identity", "wire"},
         {"observe"},
@@ -254,6 +254,7 @@ PURE = [
     "cells.notebook",
     "cells.outputs",
     "cells.past_run",
+    "cells.timeline",
     "cells.transcript",
     "guest.paths",
     "kernels.messages",
@@ -319,6 +320,13 @@ def test_only_listed_modules_read_the_calendar() -> None:
 
 
 # -- within the service ----------------------------------------------------------------------------------------
+
+
+def test_what_runs_in_a_users_jupyter_server_knows_nothing_of_the_gateway() -> None:
+    others = [room for rooms in TOWERS["kernel_gateway"] for room in rooms - {"__init__", "for_jupyter"}]
+    forbidden = ("sessions", "kernel_image", *(f"kernel_gateway.{room}" for room in others))
+    assert not arrows("kernel_gateway.for_jupyter", *forbidden)
+    assert arrows("kernel_gateway", "jupyter_server") == arrows("kernel_gateway.for_jupyter", "jupyter_server")
 
 
 def test_dialects_do_not_know_one_another() -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 import kernel_image
+from kernel_image.protocol import SESSION
 from sessions.backends.abilities import Ability
 from sessions.model.checkpoint import SleepImage
 from sessions.model.connection_info import ConnectionInfo
@@ -40,10 +41,17 @@ class Launch:
     shared: bool = False
     #: tenant that the kernel is for. NOBODY means that the kernel is started ahead of need.
     tenant: str = NOBODY
+    #: name of the session that the kernel is for. Empty means none: the kernel is started ahead of need.
+    session: str = ""
     #: image of the kernel. Empty means the backend's usual image.
     image: str = ""
     #: session whose code may reach the listed hosts through the egress proxy. None means no network.
     egress: SessionKey | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that make the kernel one of its session, in addition to those of all kernels."""
+        return dict(self.env) | ({SESSION: self.session} if self.session else {})
 
     @property
     def place(self) -> str | None:

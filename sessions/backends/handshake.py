@@ -49,7 +49,7 @@ def kernel_env(launch: Launch, home: str, sandbox: Mapping[str, str]) -> dict[st
         **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         **sandbox,
         **launch.kernelspec.env,
-        **launch.env,
+        **launch.variables,
     }
 
 

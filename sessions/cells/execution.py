@@ -144,7 +144,7 @@ class Execution(Cell):
             ConnectionFailed: when the kernel accepts no messages.
         """
         self.id = self.kernel.connection.send("shell", "execute_request", self._content())
-        self._entry = self._transcript.open(self.id, self.request.code)
+        self._entry = self._transcript.open(self.id, self.request.code, self.request.env)
         self._unread = UnreadEvents(self._transcript.max_output_bytes + UNREAD_BYTES)
         self.start(self.request.timeout)
 
@@ -231,7 +231,7 @@ class Execution(Cell):
     def _on_end(self) -> None:
         payload = (self._reply or {}).get("payload")
         pages = map(_page, payload) if isinstance(payload, list) else ()
-        for event in self._transcript.end(self._entry, self.failure, filter(None, pages)):
+        for event in self._transcript.end(self._entry, self.failure, filter(None, pages), self.error):
             self._emit(event)
         if not self.request.store_history:
             self._transcript.forget(self.id)

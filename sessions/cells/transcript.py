@@ -14,7 +14,10 @@ from typing import Any
 
 from sessions.cells.notebook import NotebookCell
 from sessions.cells.outputs import Event, OutputArea, count_of, display_id_of
+from sessions.cells.timeline import Timeline
 from sessions.kernels.messages import Message
+from sessions.model.errors import SessionError
+from sessions.model.values import StateNotice
 from sessions.tenants.kept_bytes import KeptBytes
 
 #: bytes of outputs and code that are kept per session; the oldest cells beyond are dropped
@@ -41,18 +44,30 @@ class Entry:
     displays: set[str] = field(default_factory=set)
     #: whether its kernel has reported `idle`, or has ended
     ended: bool = False
+    #: what has happened to the variables between the cell before and this cell. None means nothing.
+    before: StateNotice | None = None
+    #: why the gateway ended the cell, or why its kernel ended. None means neither.
+    error: SessionError | None = None
+    #: names of the environment variables that were set for this cell only
+    variables: str = ""
 
     @property
     def size(self) -> int:
         """Bytes that the cell takes."""
-        return len(self.code.encode()) + self.area.size + _CELL_BYTES
+        told = (self.before.reason or "" if self.before else "") + (self.error.message if self.error else "")
+        return len(self.code.encode()) + len(told.encode()) + len(self.variables) + self.area.size + _CELL_BYTES
 
 
 class Transcript:
     """The cells of one session, oldest first."""
 
     def __init__(
-        self, max_output_bytes: int, max_bytes: int = MAX_BYTES, kept: KeptBytes | None = None, tenant: str = ""
+        self,
+        max_output_bytes: int,
+        max_bytes: int = MAX_BYTES,
+        kept: KeptBytes | None = None,
+        tenant: str = "",
+        timeline: Timeline | None = None,
     ) -> None:
         """Begin without cells.
 
@@ -61,6 +76,7 @@ class Transcript:
             max_bytes: bytes that are kept of all cells together.
             kept: counts the bytes of all sessions. None means that this session is counted alone.
             tenant: tenant of the session.
+            timeline: knows which cells are undone. None means that the session has no checkpoints.
         """
         self._cells: OrderedDict[str, Entry] = OrderedDict()
         #: bytes of output that are kept of each cell
@@ -71,12 +87,20 @@ class Transcript:
         self._number = 0
         #: message ids of the cells that show a display, by display id
         self._displays: dict[str, dict[str, None]] = {}
+        self._timeline = timeline or Timeline()
+        #: what has happened to the variables since the last cell. None means nothing.
+        self._change: StateNotice | None = None
 
-    def open(self, msg_id: str, code: str) -> Entry:
-        """Begin a cell for the execute request `msg_id`."""
+    def open(self, msg_id: str, code: str, variables: Iterable[str] = ()) -> Entry:
+        """Begin a cell for the execute request `msg_id`, with the names of the cell's own environment variables."""
         self._number += 1
+        self._timeline.add(self._number)
         self._drop(msg_id)
-        cell = self._cells[msg_id] = Entry(msg_id, self._number, OutputArea(self.max_output_bytes), code)
+        area = OutputArea(self.max_output_bytes)
+        own = ", ".join(variables)
+        cell = Entry(msg_id, self._number, area, code, before=self._change, variables=own)
+        self._cells[msg_id] = cell
+        self._change = None
         self._grow(cell.size)
         return cell
 
@@ -89,8 +113,24 @@ class Transcript:
         """Return the cell of the execute request `msg_id`. None means that it is no longer kept."""
         return self._cells.get(msg_id)
 
+    def change(self, notice: StateNotice, image: str | None = None) -> None:
+        """Record that the variables of later cells are not those that the earlier cells have left.
+
+        Args:
+            notice: what has happened. If no cell runs before the next change, only that one is kept.
+            image: id of the image of the checkpoint to which the session has returned. None means no return.
+        """
+        self._change = notice
+        if image is not None:
+            oldest = next(iter(self._cells.values()), None)
+            self._timeline.return_to(image, oldest.number if oldest else self._number + 1)
+
     def end(
-        self, cell: Entry, failure: Mapping[str, Any] | None, displays: Iterable[Mapping[str, Any]] = ()
+        self,
+        cell: Entry,
+        failure: Mapping[str, Any] | None,
+        displays: Iterable[Mapping[str, Any]] = (),
+        error: SessionError | None = None,
     ) -> list[Event]:
         """Add the error and the displays that only a cell's reply contains.
 
@@ -98,16 +138,18 @@ class Transcript:
             cell: cell that has ended.
             failure: error of the cell. None means that it has not failed.
             displays: displays, each as its content by media type.
+            error: why the gateway ended the cell, or why its kernel ended. Only the notebook shows it.
 
         Returns:
             the events for a streaming client of the cell.
         """
-        before = cell.area.size
+        before = cell.size
         events = [cell.area.show(data) for data in displays]
         if failure is not None:
             events.append(cell.area.fail(failure))
+        cell.error = error
         if self._cells.get(cell.id) is cell:
-            self._grow(cell.area.size - before)
+            self._grow(cell.size - before)
         return [event for event in events if event]
 
     def forget(self, msg_id: str) -> None:
@@ -196,8 +238,21 @@ class Transcript:
         self._share.close()
 
     def cells(self) -> list[NotebookCell]:
-        """Return copies of the cells, in the order in which they were sent, for `notebook.notebook`."""
-        return [
-            NotebookCell(cell.number, cell.code, cell.execution_count, cell.area.copied_outputs())
+        """Return copies of the cells, in the order in which they were sent, for `notebook.notebook`.
+
+        The last one has no code. It stands for the next cell, and says what has happened since the last one.
+        """
+        cells = [
+            NotebookCell(
+                cell.number,
+                cell.code,
+                cell.execution_count,
+                cell.area.copied_outputs(),
+                cell.before,
+                cell.error,
+                cell.variables,
+                undone=not self._timeline.has(cell.number),
+            )
             for cell in self._cells.values()
         ]
+        return [*cells, NotebookCell(self._number + 1, before=self._change)]

@@ -108,6 +108,11 @@ class ChannelCell(Cell):
         """Whether the gateway stopped the cell."""
         return self._stopped is not None
 
+    @property
+    def waits(self) -> bool:
+        """Whether the cell has not begun if the kernel runs an earlier one. Cells in subshells run beside others."""
+        return not self._output_seen and not self._in_subshell
+
     def take_output(self, message: Message) -> None:
         """Take a message that the kernel has published for this cell."""
         self._output_bytes += output_size(message)

@@ -20,28 +20,35 @@ from sessions.channels.unread import Unread
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed, InvalidRequest, SessionError
+from sessions.model.values import StateChange, StateNotice
 
 #: maximum number of clients per session that have left and may return; the first that left are forgotten first
 HELD_MAX = 4
 #: seconds that the kernel's output waits for a client that reads nothing
 STALL = 2.0
+#: what clients are told about the variables, before the reason
+_TOLD = {
+    StateChange.LOST: "the variables of earlier cells are gone",
+    StateChange.ROLLED_BACK: "variables and files are those of a checkpoint",
+}
 
 
 class ChannelHub:
     """All channel clients of one session."""
 
-    def __init__(self, rules: Rules, loss: str | None, unread: Unread) -> None:
+    def __init__(self, rules: Rules, notice: StateNotice, unread: Unread) -> None:
         """Begin without clients.
 
         Args:
             rules: for the cells of these clients.
-            loss: why the variables of earlier cells are gone. None means that they are not gone.
+            notice: state of the variables when the session begins.
             unread: counts the messages that wait for the clients.
         """
         self._unread = unread
         self._requests = PendingRequests(rules, self.dispatch)
-        #: why variables are gone. None means that they are not gone, or that a client was told the loss.
-        self._loss = loss
+        #: what has become of the variables. None means nothing, or that clients were told.
+        self._news: StateNotice | None = None
+        self.change(notice)
         self._kernel: Kernel | None = None
         self._subscriptions: list[Subscription] = []
         #: clients that hold up the kernel's output; a check is scheduled for each of them
@@ -131,13 +138,13 @@ class ChannelHub:
         except ConnectionFailed:
             self._requests.not_sent(request)
             raise
-        if code is not None and self._loss is not None:
-            self._report_loss(request, self._loss)
+        if code is not None and self._news is not None:
+            self._report(request, self._news)
 
-    def _report_loss(self, request: PendingRequest, reason: str) -> None:
-        """Show in a cell's output why earlier variables are gone. Front ends have no other place to show it."""
-        self._loss = None
-        text = f"kernel-gateway: the variables of earlier cells are gone: {reason}\n"
+    def _report(self, request: PendingRequest, news: StateNotice) -> None:
+        """Show in a cell's output what has become of the variables. Front ends have no other place to show it."""
+        self._news = None
+        text = f"kernel-gateway: {_TOLD[news.change]}: {news.reason}\n"
         self._publish(gateway_message("iopub", "stream", {"name": "stderr", "text": text}, request.header))
 
     def _answer(self, subscription: Subscription, parts: Sequence[bytes], buffers: Sequence[bytes]) -> None:
@@ -157,10 +164,22 @@ class ChannelHub:
 
     # -- the kernel -----------------------------------------------------------------------------------------
 
-    def connect(self, kernel: Kernel) -> None:
-        """Send later messages to a kernel, in place of the previous one."""
+    def connect(self, kernel: Kernel, cause: SessionError) -> None:
+        """Send later messages to a kernel, in place of the previous one.
+
+        Args:
+            kernel: the new kernel.
+            cause: why the previous kernel ends: the error of the cells that it runs.
+        """
         self._kernel = kernel
-        self._requests.connect(kernel)
+        self._requests.connect(kernel, cause)
+
+    def change(self, notice: StateNotice) -> None:
+        """Tell clients in their next cell that the variables are lost, or those of a checkpoint.
+
+        A restart is not told: front ends show the restart that their user has asked for.
+        """
+        self._news = notice if notice.change in _TOLD else None
 
     def detach(self) -> None:
         """Forget the kernel, because it sleeps. The clients stay, and `connect` gives them the kernel again."""
@@ -169,7 +188,8 @@ class ChannelHub:
     def disconnect(self, cause: SessionError) -> None:
         """Forget the kernel, because it has ended, and fail its cells. Their error or the next cell shows the loss."""
         self._kernel = None
-        self._loss = None if self.running else cause.message
+        if self.running:
+            self._news = None
         self._requests.disconnect(cause)
 
     def dispatch(self, message: Message) -> None:
@@ -187,7 +207,7 @@ class ChannelHub:
 
     @contextmanager
     def replacing(self) -> Iterator[None]:
-        """Tell all clients that the kernel is replaced because a client has asked for it. No loss is reported then.
+        """Tell all clients that the kernel is replaced because a client has asked for it.
 
         The state is "starting" and not "restarting", which front ends take for a crash.
         """
@@ -196,7 +216,6 @@ class ChannelHub:
             yield
         finally:
             self.announce("idle")
-        self._loss = None
 
     def announce(self, state: str) -> None:
         """Send all clients a state that the kernel itself cannot report."""

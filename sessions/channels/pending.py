@@ -173,8 +173,8 @@ class PendingRequests:
     def ended(self, cell: ChannelCell) -> None:
         """Record the end of a cell. Its outputs were recorded and sent when they arrived."""
         self._returned.pop(cell.id, None)
-        if cell.failure is not None:
-            self._rules.failed(cell.id, cell.failure)
+        if cell.failure is not None or cell.error is not None:
+            self._rules.failed(cell.id, cell.failure, cell.error)
         self._finish(cell, cell.end())
         self._check_quota(self.cell)
 
@@ -185,9 +185,14 @@ class PendingRequests:
 
     # -- the kernel -----------------------------------------------------------------------------------------
 
-    def connect(self, kernel: Kernel) -> None:
-        """Use a new kernel for later requests, and end the cells of the previous kernel."""
-        self.disconnect(KernelDied("the session was restarted while the cell ran"))
+    def connect(self, kernel: Kernel, cause: SessionError) -> None:
+        """Use a new kernel for later requests, and end the cells of the previous kernel.
+
+        Args:
+            kernel: the new kernel.
+            cause: why the previous kernel ends.
+        """
+        self.disconnect(cause)
         self._kernel = kernel
         self._seen.clear()
 
@@ -199,17 +204,20 @@ class PendingRequests:
         for cell in list(self._returned.values()):
             cell.give_up()
         self._kernel = None
+        running = self.cell
         pending = [request for request in self._requests.values() if request.cell is not None]
         self._requests.clear()
         self._cells.clear()
         self._become_quiet()
         for request in pending:
-            *published, reply = refusal("shell", request.header, cause)
+            waited = request.cell is not None and request.cell is not running and request.cell.waits
+            error = _not_run(cause) if waited else cause
+            *published, reply = refusal("shell", request.header, error)
             for message in published:
                 self._deliver(message)
             request.client.enqueue(reply)
             if request.cell is not None:
-                request.cell.kernel_gone(cause)
+                request.cell.kernel_gone(error)
 
     def release(self) -> None:
         """Let the cells go on without this gateway. Their clients return to the next one and get the later output."""
@@ -249,3 +257,8 @@ class PendingRequests:
         if cell is not None:
             spawn(cell.interrupt(), "interrupt")
         return cell is not None
+
+
+def _not_run(cause: SessionError) -> SessionError:
+    """Return the error of a cell that waited when its kernel ended: what ended the kernel was not this cell."""
+    return KernelDied(f"the cell did not run: it waited for another cell when its kernel ended ({cause.message})")

@@ -9,6 +9,7 @@ from typing import Any
 
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
+from sessions.model.errors import SessionError
 from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
 
 
@@ -77,8 +78,9 @@ class Rules:
     ended: Callable[[str, ExecuteRequest, ExecutionEnd | None], None]
     #: called with the execution's id when the gateway ends before the cell
     left: Callable[[str], None]
-    #: called with message id and error of each failed cell, because the kernel may not have published the error
-    failed: Callable[[str, Mapping[str, Any]], None]
+    #: called with message id and errors of each failed cell: the error of its code, which the kernel may not have
+    #: published, and the gateway's error, if the gateway ended the cell or the kernel ended
+    failed: Callable[[str, Mapping[str, Any] | None, SessionError | None], None]
     timeouts: Timeouts
     #: seconds that a cell may run
     deadline: float

@@ -112,6 +112,12 @@ class KeptCheckpoints:
         return self._all
 
     @property
+    def images(self) -> frozenset[str]:
+        """The ids of the images of all checkpoints, also of those that clients do not see."""
+        ahead = () if self._ahead is None else (self._ahead.checkpoint,)
+        return frozenset(checkpoint.image.id for checkpoint in (*self._all, *ahead))
+
+    @property
     def return_point(self) -> Checkpoint | None:
         """The checkpoint that the session returns to if its kernel ends: from before the last cell, or from after it.
 

@@ -167,10 +167,14 @@ class KernelMemory:
                 await asyncio.sleep(PAUSE * number)
         raise StartFailed(f"{what} did not answer in {ATTEMPTS_MAX} attempts")
 
-    async def _continued(self, image: SleepImage, launch: Launch, started: Awaitable[KernelHandle]) -> Kernel:
+    async def _continued(
+        self, image: SleepImage, launch: Launch, started: Awaitable[KernelHandle], *, rename: bool = False
+    ) -> Kernel:
         kernel = await Kernel.take_over(launch, await started, cut=image.cut)
         try:
             await kernel.first_answer()
+            if rename:  # a branch begins with the memory of another session
+                await kernel.rename()
         except BaseException:
             await shielded(spawn(kernel.kill(SessionClosed()), "kill a kernel that did not wake"))
             raise
@@ -226,7 +230,7 @@ class KernelMemory:
         workspace = uuid.uuid4().hex  # new in each attempt: a failed kernel may have changed the files
         named = replace(launch, workspace=workspace)
         try:
-            return await self._continued(image, named, self._sleep.restore(image, named, info))
+            return await self._continued(image, named, self._sleep.restore(image, named, info), rename=True)
         except BaseException:
             await shielded(spawn(self._pool.delete_workspace(workspace), "delete workspace"))
             raise

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
-from kernel_image.protocol import LEASE_REQUEST
+from kernel_image.protocol import LEASE_REQUEST, SESSION
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
@@ -164,15 +164,42 @@ class Kernel:
         Returns:
             whether the kernel answered. If it did not, the caller must end it.
         """
-        wanted = {"env": dict(launch.env), "cwd": launch.cwd} if launch.env or launch.cwd else {}
+        variables = launch.variables if launch.kernelspec.lease else {}
+        wanted = {"env": variables, "cwd": launch.cwd} if variables or launch.cwd else {}
         with suppress(TimeoutError, SessionError):
             async with self.preloading.paused(), asyncio.timeout(PULSE_TIMEOUT):
                 kind = LEASE_REQUEST if wanted else "kernel_info_request"
                 reply = await self.connection.request("control", kind, wanted)
                 self.launch = replace(launch, workspace=self.launch.workspace)
                 self.handle.attach(self, launch.tenant)
+                if not launch.kernelspec.lease:
+                    self._run_name_code()
                 return reply.type == kind.replace("_request", "_reply") and self._cause is None
         return False
+
+    async def rename(self) -> None:
+        """Tell the kernel, which continues from the memory of another session's kernel, the name of its session.
+
+        Raises:
+            StartFailed: when the kernel did not answer.
+            ConnectionFailed: when the connection was closed meanwhile.
+        """
+        if self.launch.kernelspec.lease and self.launch.session:
+            try:
+                async with asyncio.timeout(PULSE_TIMEOUT):
+                    named = {"env": {SESSION: self.launch.session}, "cwd": ""}
+                    await self.connection.request("control", LEASE_REQUEST, named)
+            except TimeoutError:
+                raise StartFailed("the kernel did not answer") from None
+        self._run_name_code()
+
+    def _run_name_code(self) -> None:
+        """Let the kernel set the name of its session before its next cell, in a request that leaves no trace."""
+        code, name = self.launch.kernelspec.name_code, self.launch.session
+        if code and name:
+            cell = {"code": code.replace("{name}", SESSION).replace("{value}", name)}
+            silent = {"silent": True, "store_history": False, "allow_stdin": False}
+            self.connection.send("shell", "execute_request", cell | silent)
 
     def attach(self, listener: KernelListener) -> None:
         """Pass all later messages to a listener, until the kernel has ended."""

@@ -199,7 +199,7 @@ class Pool:
         # The limit of output concerns only the gateway, not the kernel.
         limits = replace(launch.limits, output=self._settings.limits.output)
         return (
-            replace(launch, tenant=NOBODY, env={}, cwd="", limits=limits)
+            replace(launch, tenant=NOBODY, session="", env={}, cwd="", limits=limits)
             == Launch(launch.kernelspec, self._settings.limits)
             and launch.limits.output <= self._settings.limits.output
             and launch.kernelspec.accepts(launch.env, launch.cwd)

@@ -25,6 +25,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `image`: an image that has the language, if the usual image lacks it.
 - `setenv`: for a kernel without `extras`, an expression that sets environment variables. `{json}` in it is replaced by
   a string literal with an object of names and values; null removes a variable.
+- `name`: for a kernel without `lease`, and for one whose cells run in a process of their own, code that sets an
+  environment variable. `{name}` and `{value}` in it are replaced; they need no quotes in any language.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
 - `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
   It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. If it needs code that the kernel has not
@@ -94,6 +96,8 @@ class KernelSpec:
     image: str = ""
     #: expression that sets environment variables. Empty means not supported.
     setenv: str = ""
+    #: code that sets one environment variable in a running kernel. Empty means that a `lease_request` does that.
+    name_code: str = ""
     #: expression that calls `main` with arguments. Empty means not supported.
     call: str = ""
     #: cell that runs a whole program, with `{json}`. Empty means not supported.
@@ -259,6 +263,7 @@ def _read(path: Path) -> KernelSpec:
         package=ours.get("package", ""),
         image=ours.get("image", ""),
         setenv=ours.get("setenv", ""),
+        name_code=ours.get("name", ""),
         call=ours.get("call", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
         env=content.get("env", {}),

@@ -386,11 +386,6 @@ class StateNotice:
     incarnation: int = 1
 
     @property
-    def loss(self) -> str | None:
-        """Why the variables are lost, or None if they are not lost."""
-        return self.reason if self.change is StateChange.LOST else None
-
-    @property
     def replaced(self) -> str | None:
         """Why the variables are not those of the earlier cells. None if they are, or if there were no earlier cells."""
         return None if self.change in {StateChange.NEW, StateChange.PRESERVED} else self.reason

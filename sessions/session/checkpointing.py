@@ -10,6 +10,7 @@ from functools import partial
 import structlog
 
 from sessions.backends.base import Launch
+from sessions.cells.timeline import Timeline
 from sessions.channels.hub import ChannelHub
 from sessions.checkpoints.kept import Fingerprint, Taken
 from sessions.kernels.kernel import Kernel
@@ -35,7 +36,9 @@ AUTOMATIC = "auto"
 class Checkpointing:
     """Takes the checkpoints of one session, returns to them, and starts branches from them."""
 
-    def __init__(self, slot: KernelSlot, turn: Turn, channels: ChannelHub, services: SessionServices) -> None:
+    def __init__(
+        self, slot: KernelSlot, turn: Turn, channels: ChannelHub, services: SessionServices, timeline: Timeline
+    ) -> None:
         """Take no checkpoint yet.
 
         Args:
@@ -43,12 +46,14 @@ class Checkpointing:
             turn: gives the kernel to one user at a time.
             channels: the session's channel clients.
             services: services that sessions share.
+            timeline: remembers which cells each checkpoint comes after.
         """
         self._slot = slot
         self._kept = slot.checkpoints
         self._turn = turn
         self._channels = channels
         self._services = services
+        self._timeline = timeline
         #: whether a checkpoint is taken before each cell, and not only when a client asks for one
         self._automatic = slot.identity.spec.checkpoints is CheckpointMode.AUTO
 
@@ -107,7 +112,7 @@ class Checkpointing:
         reason = f"the session was rolled back to the checkpoint {checkpoint.name!r}"
         with self._channels.replacing():
             restore = partial(self._kept.restore, checkpoint)
-            await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore))
+            await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore, checkpoint))
         self._services.observer.rolled_back(crash=False)
 
     async def delete(self, name: str) -> None:
@@ -227,6 +232,7 @@ class Checkpointing:
                     await self._kept.discard(checkpoint)
                     raise _refused("the kernel was ended or replaced")
                 taken = Taken(checkpoint, Fingerprint.of(kernel))
+                self._timeline.keep(image.id, self._kept.images)
                 await keep(taken)
                 await room.delete_displaced()
         except SleepFailed as error:

@@ -11,6 +11,7 @@ from typing import Any
 from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Attempt, IdempotencyCache, Run
 from sessions.cells.orphan import OrphanCell
+from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Transcript
 from sessions.cells.variables import CellVariables
 from sessions.kernels.kernel import Kernel
@@ -39,6 +40,8 @@ class Executions:
         checkpoints: Checkpointing,
         activity: Activity,
         services: SessionServices,
+        *,
+        timeline: Timeline,
     ) -> None:
         """Begin without executions.
 
@@ -48,10 +51,12 @@ class Executions:
             checkpoints: the session's checkpoints, which may be taken before each cell.
             activity: the session's activity.
             services: services that sessions share.
+            timeline: knows which cells a return to a checkpoint has undone.
         """
         output = slot.identity.spec.limits.output
         tenant = slot.key.tenant
-        self.transcript = Transcript(output, kept=services.kept, tenant=tenant)
+        self.transcript = Transcript(output, kept=services.kept, tenant=tenant, timeline=timeline)
+        self.transcript.change(slot.notice)
         #: number of cells that the session has run, of API clients and channel clients
         self.count = 0
         self._slot = slot
@@ -130,10 +135,10 @@ class Executions:
             self._report_preserved()
         return execution_id
 
-    def failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
-        """Show in the transcript the error of a channel client's cell, if the kernel has not shown it."""
+    def failed(self, msg_id: str, failure: Mapping[str, Any] | None, error: SessionError | None) -> None:
+        """Show in the transcript why a channel client's cell has failed; see `Rules.failed`."""
         if (cell := self.transcript.find(msg_id)) is not None:
-            self.transcript.end(cell, failure)
+            self.transcript.end(cell, failure, error=error)
 
     def _report_preserved(self) -> None:
         """Have later cells report that the variables are preserved."""

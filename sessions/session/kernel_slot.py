@@ -13,7 +13,7 @@ from sessions.backends.base import KernelHandle, Launch
 from sessions.checkpoints.kept import KeptCheckpoints
 from sessions.checkpoints.sleep import Sleeper
 from sessions.kernels.kernel import Kernel, KernelListener
-from sessions.model.checkpoint import SleepFailed, SleepImage
+from sessions.model.checkpoint import Checkpoint, SleepFailed, SleepImage
 from sessions.model.errors import KernelDied, LedgerUnavailable, SessionClosed, SessionError
 from sessions.model.stopwatch import Operation, measured
 from sessions.model.tasks import ExclusiveWork, SharedWork, log_failure, spawn
@@ -32,8 +32,21 @@ class SlotListener(KernelListener, Protocol):
     def closed(self) -> bool:
         """Whether the session was ended."""
 
-    def connected(self, kernel: Kernel) -> None:
-        """The session has a new kernel, in place of the previous one."""
+    def connected(self, kernel: Kernel, cause: SessionError) -> None:
+        """The session has a new kernel, in place of the previous one.
+
+        Args:
+            kernel: the new kernel.
+            cause: why the previous kernel ends, if it still runs.
+        """
+
+    def changed(self, notice: StateNotice, returned_to: Checkpoint | None) -> None:
+        """Something has become of the variables, and the next execution reports it.
+
+        Args:
+            notice: what it is.
+            returned_to: checkpoint to which the session has returned. None means that it has not.
+        """
 
     def disconnected(self, cause: SessionError) -> None:
         """The session has no kernel any more: the variables of all earlier cells are gone."""
@@ -64,6 +77,8 @@ class Replacement:
     reason: str | None = None
     #: function that starts the kernel. None means that the sleeping kernel wakes, or a new kernel is started.
     start: StartFunction | None = None
+    #: checkpoint that `start` returns to. None means that it starts a new kernel.
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(slots=True)
@@ -150,6 +165,8 @@ class KernelSlot:
     def announce(self, change: StateChange, reason: str | None) -> None:
         """Set the state of the variables that the next execution reports."""
         self.notice = replace(self.notice, change=change, reason=reason)
+        if reason is not None:
+            self._listener.changed(self.notice, None)
 
     def become_idle(self) -> None:
         """Become idle after a cell, unless the kernel or the session has ended with it."""
@@ -259,13 +276,15 @@ class KernelSlot:
         if old is not None and is_return:
             old.after = notice
         self.notice, self.launch, self._first_start = notice, kernel.launch, None
-        self.install(kernel)
+        done = "rolled back" if is_return else "restarted"
+        cause = KernelDied(f"the session was {done} while the cell ran")
+        self.install(kernel, cause)
+        if replacement.change is not None:
+            self._listener.changed(notice, replacement.checkpoint)
         await self._sleeper.forget()
         fresh = replacement.change is StateChange.RESTARTED or (start is None and not woken)
         await (self.checkpoints.forget_automatic() if fresh else self.checkpoints.forget_ahead())
         if old is not None:
-            done = "rolled back" if is_return else "restarted"
-            cause = KernelDied(f"the session was {done} while the cell ran")
             if is_return and not old.kernel.in_use:
                 # The new kernel shares nothing with the old one, which nobody uses. So nobody has to wait for the old
                 # kernel's end, which takes half as long as a start.
@@ -322,11 +341,16 @@ class KernelSlot:
         if left.workspace is not None and left.workspace != kept.workspace:
             await self._services.kernels.delete_workspace(left.workspace)
 
-    def install(self, kernel: Kernel) -> None:
-        """Make a kernel the present kernel of the session, and charge its tenant."""
+    def install(self, kernel: Kernel, cause: SessionError) -> None:
+        """Make a kernel the present kernel of the session, and charge its tenant.
+
+        Args:
+            kernel: the kernel.
+            cause: why the previous kernel ends, if it still runs.
+        """
         self._present = PresentKernel(kernel)
         kernel.connection.charge(self._services.charge(self.key.tenant))
-        self._listener.connected(kernel)
+        self._listener.connected(kernel, cause)
         kernel.attach(self._listener)
         self._present.watch = spawn(self._watch_exit(self._present), f"watch kernel of {self.key}")
         if self.state is State.DEAD:  # the replaced kernel ended during the start
@@ -360,7 +384,7 @@ class KernelSlot:
             moment = "before" if checkpoint in self.checkpoints.all else "after"
             reason = f"the session returned to the moment {moment} the last cell: {_happened(cause)}"
             await self.replace(
-                Replacement(StateChange.ROLLED_BACK, reason, partial(self.checkpoints.restore, checkpoint))
+                Replacement(StateChange.ROLLED_BACK, reason, partial(self.checkpoints.restore, checkpoint), checkpoint)
             )
         except SessionError as error:
             self.announce(StateChange.LOST, f"{cause.message}; it could not return to a checkpoint: {error.message}")
@@ -447,7 +471,7 @@ class KernelSlot:
         if kernel is None:
             self.kernel_lost(lost)
             return None
-        self.install(kernel)
+        self.install(kernel, KernelDied())
         if self.notice.change is StateChange.PRESERVED:
             self.announce(StateChange.PRESERVED, note)
         return kernel

@@ -44,6 +44,7 @@ class Identity:
             of.cwd,
             shared=of.in_sandbox,
             tenant=self.key.tenant,
+            session=self.key.name,
             image=of.image,
             egress=self.key if of.network is Network.ALLOWLIST else None,
         )

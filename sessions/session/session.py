@@ -10,13 +10,14 @@ from typing import Any
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.cells.idempotency import IdempotencyCache, Run
+from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.model.checkpoint import SleepImage
+from sessions.model.checkpoint import Checkpoint, SleepImage
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
@@ -59,13 +60,14 @@ class Session(Owner):
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             ),
-            notice.loss,
+            notice,
             Unread(services.unread, identity.key.tenant),
         )
         turn = Turn(self._activity, self.channels.quiet)
         #: the session's checkpoints
-        self.checkpoints = Checkpointing(self._slot, turn, self.channels, services)
-        self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services)
+        timeline = Timeline()
+        self.checkpoints = Checkpointing(self._slot, turn, self.channels, services, timeline)
+        self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services, timeline=timeline)
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -157,9 +159,14 @@ class Session(Owner):
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""
         await self._executions.take_over(partial(self._slot.take_over, handle, note))
 
-    def connected(self, kernel: Kernel) -> None:
+    def connected(self, kernel: Kernel, cause: SessionError) -> None:
         """Connect the channel clients to a new kernel."""
-        self.channels.connect(kernel)
+        self.channels.connect(kernel, cause)
+
+    def changed(self, notice: StateNotice, returned_to: Checkpoint | None) -> None:
+        """Tell the channel clients and the transcript what has become of the variables."""
+        self.channels.change(notice)
+        self._executions.transcript.change(notice, None if returned_to is None else returned_to.image.id)
 
     def received(self, message: Message) -> None:
         """Take a message of the kernel."""
@@ -205,8 +212,8 @@ class Session(Owner):
     def _begin_channel_cell(self, request: ExecuteRequest) -> str:
         return self._executions.begin_channel_cell(request)
 
-    def _failed(self, msg_id: str, failure: Mapping[str, Any]) -> None:
-        self._executions.failed(msg_id, failure)
+    def _failed(self, msg_id: str, failure: Mapping[str, Any] | None, error: SessionError | None) -> None:
+        self._executions.failed(msg_id, failure, error)
 
     # -- what clients do ------------------------------------------------------------------------------------
 

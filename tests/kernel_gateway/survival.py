@@ -64,8 +64,9 @@ class Life:
         return gateway.call(method, f"/v1/sessions/{self.name}{what}", json=body)
 
     def notebook(self, gateway: Gateway) -> list[str]:
-        """Return the sources of the notebook's cells."""
-        return ["".join(cell["source"]) for cell in self.ask(gateway, "GET", "/notebook").json()["cells"]]
+        """Return the sources of the notebook's cells with code."""
+        cells = self.ask(gateway, "GET", "/notebook").json()["cells"]
+        return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 
     def wait(self, gateway: Gateway, state: str) -> None:
         until(lambda: self.ask(gateway, "GET").json()["state"] == state)

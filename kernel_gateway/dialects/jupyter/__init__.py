@@ -28,7 +28,7 @@ from kernel_gateway.gateway import Dialect, Gateway, Route
 
 def routes(gateway: Gateway) -> list[Route]:
     """Return the routes of the API."""
-    kernel = r"/api/kernels/([\w-]+)"
+    kernel = r"/api/kernels/([\w.-]+)"
     table = (
         (r"/api/?", VersionHandler),
         (r"/api/status", StatusHandler),

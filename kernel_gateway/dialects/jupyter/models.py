@@ -121,13 +121,13 @@ def kernel_id(key: SessionKey) -> str:
 
 
 def find(registry: Registry, tenant: str, asked: str) -> Session:
-    """Return the tenant's session with this kernel id.
+    """Return the tenant's session with this kernel id, or with this name.
 
     Raises:
         SessionNotFound: when the tenant has no such session. The error does not reveal sessions of other tenants.
     """
     for session in registry.of(tenant):
-        if kernel_id(session.key) == asked:
+        if asked in {kernel_id(session.key), session.key.name}:
             return session
     raise SessionNotFound(f"Kernel does not exist: {asked[:64]}", kernel=asked[:64])
 

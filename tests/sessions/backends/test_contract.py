@@ -417,6 +417,7 @@ print(json.dumps({
 WISHES = [
     {"env": {"GREETING": 'it\'s "quoted"\n{json} %s $(id) \\\\ ☃', "EMPTY": "", "TZ": "XST-9"}, "cwd": "data/deep"},
     {"env": {"OMP_NUM_THREADS": "3"}},
+    {"session": "s.1"},
     {"cwd": "/tmp/where/it/is"},
     {"cwd": "/etc/passwd/no-directory"},
 ]
@@ -446,13 +447,20 @@ async def test_a_leased_warm_kernel_equals_a_kernel_started_for_its_session(
     assert seen == expected
     # Both kernels are correct, and not only equal.
     assert seen["In"] == ["", LOOK.strip()]
-    for name, value in wanted.env.items():
+    for name, value in wanted.variables.items():
         assert (seen["env"][name], seen["child"][name]) == (value, value)
     assert seen["zone"] == ("+0900" if "TZ" in wanted.env else "+0000")
     assert seen["cwd"].endswith(wanted.cwd) or wanted.cwd.startswith("/etc")
     await waited.kill(SessionClosed())
     await started.kill(SessionClosed())
 
+
+#: code that prints the name of the kernel's session, by language
+SESSION_OF = {
+    "python": "import os; print(os.environ['KERNEL_GATEWAY_SESSION'])",
+    "bash": "echo $KERNEL_GATEWAY_SESSION",
+    "javascript": "console.log(Deno.env.get('KERNEL_GATEWAY_SESSION'))",
+}
 
 #: code that prints the loaded modules without a compiled file in the image
 UNCOMPILED = """
@@ -472,10 +480,16 @@ async def test_all_modules_that_a_kernel_loads_in_a_container_are_compiled(backe
 
 @pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
 @pytest.mark.parametrize("language", [spec.name for spec in KERNELSPECS.all if spec.name != "r"])  # the usual image's
-async def test_a_kernel_of_any_language_can_be_leased_until_it_is_killed(backend: Backend, language: str) -> None:
-    launch = Launch(KERNELSPECS.find(language))
-    kernel = await Kernel.start(backend, launch)
+async def test_a_kernel_of_any_language_can_be_leased_and_renamed_until_it_is_killed(
+    backend: Backend, language: str
+) -> None:
+    launch = Launch(KERNELSPECS.find(language), session="s.1")
+    kernel = await Kernel.start(backend, replace(launch, session=""))
     assert await kernel.lease(launch)
+    assert await execute(kernel, SESSION_OF[language]) == ("ok", "s.1\n")
+    kernel.launch = replace(kernel.launch, session="branch")
+    await kernel.rename()
+    assert await execute(kernel, SESSION_OF[language]) == ("ok", "branch\n")
     await kernel.kill(SessionClosed())
     assert not await kernel.lease(launch)
 

@@ -98,10 +98,17 @@ async def test_two_callers_may_wait_for_the_same_result(session: Session) -> Non
     assert one == other
 
 
+async def test_the_notebook_names_the_variables_of_a_cell(session: Session) -> None:
+    await run(session, "1", env={"TOKEN": "secret"})
+    assert exported(session.transcript)["cells"][0]["source"].endswith("variables of its own: TOKEN")
+
+
 async def test_a_cell_without_store_history_is_not_in_the_notebook(session: Session) -> None:
     await run(session, "secret = 1", store_history=False)
     await run(session, "print(secret)")
-    assert [cell["source"] for cell in exported(session.transcript)["cells"]] == ["print(secret)"]
+    missing, *cells = exported(session.transcript)["cells"]
+    assert missing["source"].startswith("**kernel-gateway:** Cells that ran here and are not in this notebook: 1.")
+    assert [cell["source"] for cell in cells] == ["print(secret)"]
 
 
 async def test_an_earlier_display_changes_while_a_later_cell_runs(world: World, session: Session) -> None:

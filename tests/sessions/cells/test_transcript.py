@@ -12,7 +12,10 @@ import pytest
 from sessions.cells import transcript
 from sessions.cells.notebook import PIECE, notebook
 from sessions.cells.outputs import Event
+from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Transcript
+from sessions.model.errors import OutOfMemory
+from sessions.model.values import StateChange, StateNotice
 from sessions.tenants.kept_bytes import KeptBytes
 from tests.fakes import (
     PYTHON,
@@ -35,7 +38,8 @@ class Kernel:
 
     def __init__(self, max_output_bytes: int = 100_000, max_bytes: int = transcript.MAX_BYTES) -> None:
         self.kept = KeptBytes()
-        self.transcript = Transcript(max_output_bytes, max_bytes, self.kept)
+        self.timeline = Timeline()
+        self.transcript = Transcript(max_output_bytes, max_bytes, self.kept, timeline=self.timeline)
         self._ids = (f"cell-{number}" for number in count(1))
 
     def is_sent(self, code: str) -> str:
@@ -64,6 +68,7 @@ class Kernel:
         return [
             (cell["source"], cell["execution_count"], [_text(output) for output in cell["outputs"]])
             for cell in self.notebook["cells"]
+            if cell["cell_type"] == "code"
         ]
 
 
@@ -251,7 +256,7 @@ def test_a_snapshot_keeps_the_content_that_an_update_replaces(kernel: Kernel) ->
     kernel.says(display("0 %", "bar"), update("50 %", "bar"), to=one)
     before = kernel.transcript.cells()
     kernel.says(update("100 %", "bar"), to=one)
-    assert [list(map(_text, cell.outputs)) for cell in (*before, *kernel.transcript.cells())] == [
+    assert [list(map(_text, book[0].outputs)) for book in (before, kernel.transcript.cells())] == [
         ["50 %"],
         ["100 %"],
     ]
@@ -266,6 +271,106 @@ def test_a_notebook_comes_in_pieces_of_bounded_size() -> None:
     assert len(pieces) > 5
     assert max(map(len, pieces)) < PIECE + 1000
     assert [len(texts) for _, _, texts in kernel.cells] == [1000, 1000, 1000]
+
+
+# -- what a notebook says that would give other variables when it is run again ---------------------------------
+
+
+def all_cells(kernel: Kernel) -> list[tuple[str, str, list[str]]]:
+    """Return kind, source and tags of each cell."""
+    cells = kernel.notebook["cells"]
+    return [(cell["cell_type"], cell["source"], cell["metadata"].get("tags", [])) for cell in cells]
+
+
+def test_cells_after_a_checkpoint_are_undone_by_the_return_to_it(kernel: Kernel) -> None:
+    timeline, undone = kernel.timeline, ["rolled-back", "skip-execution"]
+    kernel.is_sent("1")
+    timeline.keep("one", [])
+    kernel.is_sent("2")
+    timeline.keep("two", ["one"])
+    assert [tags for _, _, tags in all_cells(kernel)] == [[], []]
+    kernel.transcript.change(StateNotice(StateChange.ROLLED_BACK, "rolled back to 'one'"), "one")
+    kernel.is_sent("3")
+    told = "**kernel-gateway:** The cells above with the tag `rolled-back` are undone: rolled back to 'one'"
+    assert all_cells(kernel) == [("code", "1", []), ("code", "2", undone), ("markdown", told, []), ("code", "3", [])]
+    kernel.transcript.change(StateNotice(StateChange.ROLLED_BACK, "rolled back to 'two'"), "two")
+    kernel.is_sent("4")
+    code = [(source, tags) for kind, source, tags in all_cells(kernel) if kind == "code"]
+    assert code == [("1", []), ("2", []), ("3", undone), ("4", [])]  # the second cell is there again
+    timeline.keep("three", ["one", "two"])
+    kernel.is_sent("5")
+    kernel.transcript.change(StateNotice(StateChange.ROLLED_BACK, "rolled back to 'three'"), "three")
+    assert [source for _, source, tags in all_cells(kernel) if tags] == ["3", "5"]
+
+
+def test_a_return_to_the_checkpoint_of_an_earlier_gateway_undoes_all_cells(kernel: Kernel) -> None:
+    kernel.timeline.keep("new", ["of an earlier gateway"])
+    kernel.is_sent("1")
+    kernel.timeline.keep("newer", ["of an earlier gateway", "new"])
+    kernel.transcript.change(StateNotice(StateChange.ROLLED_BACK, "rolled back"), "of an earlier gateway")
+    assert [source for _, source, tags in all_cells(kernel) if tags] == ["1"]
+
+
+def test_what_is_known_of_checkpoints_and_dropped_cells_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transcript, "MAX_CELLS", 3)
+    kernel = Kernel()
+    for number in range(20):
+        kernel.timeline.keep(f"checkpoint {number}", [f"checkpoint {number - 1}"])
+        kernel.is_sent("undone")
+        kernel.transcript.change(StateNotice(StateChange.ROLLED_BACK, "rolled back"), f"checkpoint {number}")
+        kernel.is_sent("kept")
+    assert len(kernel.timeline._moments) == 2
+    assert len(kernel.timeline._present) <= 4
+    assert [tags != [] for kind, _, tags in all_cells(kernel) if kind == "code"] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (StateChange.LOST, "The variables of the cells above are gone: why"),
+        (StateChange.RESTARTED, "The variables of the cells above are gone: why"),
+        (StateChange.PRESERVED, "why"),
+    ],
+)
+def test_a_change_of_the_variables_is_told_where_it_happened(kernel: Kernel, change: StateChange, told: str) -> None:
+    kernel.is_sent("1")
+    kernel.transcript.change(StateNotice(StateChange.LOST, "replaced by the next change"))
+    kernel.transcript.change(StateNotice(change, "why"))
+    expected: list[tuple[str, str, list[str]]]
+    expected = [("code", "1", []), ("markdown", f"**kernel-gateway:** {told}", [])]
+    assert all_cells(kernel) == expected
+    kernel.is_sent("2")
+    kernel.is_sent("3")
+    assert all_cells(kernel) == [*expected, ("code", "2", []), ("code", "3", [])]
+
+
+def test_a_cell_says_what_ended_it(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(stream("so far"), to=one)
+    entry = kernel.transcript.find(one)
+    assert entry is not None
+    kernel.transcript.end(entry, None, error=OutOfMemory())
+    (cell,) = kernel.notebook["cells"]
+    told = OutOfMemory().message
+    assert cell["metadata"]["kernel_gateway"]["error"] == {"code": "SB006", "name": "OutOfMemory", "message": told}
+    assert [output["text"] for output in cell["outputs"]] == ["so far", f"\n[kernel-gateway SB006: {told}]\n"]
+
+
+def test_a_notebook_names_the_environment_variables_of_single_cells(kernel: Kernel) -> None:
+    kernel.transcript.open("one", "1", {"TOKEN": "secret", "ZONE": "x"})
+    kernel.is_sent("2")
+    told = "**kernel-gateway:** The next cell ran with environment variables of its own: TOKEN, ZONE"
+    assert [source for _, source, _ in all_cells(kernel)] == [told, "1", "2"]
+
+
+def test_a_notebook_says_where_cells_are_missing(kernel: Kernel) -> None:
+    for code in ("1", "2", "3", "", "5", "6"):
+        kernel.is_sent(code)
+    for cell in ("cell-1", "cell-3", "cell-6"):
+        kernel.transcript.forget(cell)
+    missing = "Cells that ran here and are not in this notebook: 1. They are not kept any more, or never were."
+    told = f"**kernel-gateway:** {missing}"
+    assert [source for _, source, _ in all_cells(kernel)] == [told, "2", told, "5", told]
 
 
 # -- bounds ----------------------------------------------------------------------------------------------------

@@ -18,9 +18,10 @@ from sessions.channels import subscription as queue
 from sessions.channels.subscription import Subscription
 from sessions.channels.unread import MESSAGE_COST, Unread
 from sessions.kernels.messages import Message
-from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
+from sessions.model.checkpoint import OnIdle
+from sessions.model.errors import ConnectionFailed, InvalidRequest, OutOfMemory, QuotaExceeded
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, SessionSpec, StateChange
+from sessions.model.values import ExecuteRequest, ExitReason, SessionSpec, StateChange
 from sessions.session.session import Session
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import TenantLimits
@@ -252,6 +253,44 @@ async def test_cells_of_a_kernel_that_ends_fail(session: Session) -> None:
         assert content(idle_status) == {"execution_state": "idle"}
     assert "execute_reply" not in {message.type for message in await waiting(other)}
     assert not session.channels.running
+
+
+async def test_a_cell_that_waited_when_memory_ran_out_did_not_run_and_is_told_so(
+    world: World, session: Session
+) -> None:
+    async def runs_out_of_memory(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        cell.kernel.dies(137, ExitReason.OOM)
+        await cell.is_interrupted()
+
+    client = session.channels.subscribe("c")
+    codes = (world.backend.on("too much", runs_out_of_memory), "print('never')")
+    first, waiting = [
+        content((await heard(client, msg_id))[-1]) for msg_id in [send(session, client, code) for code in codes]
+    ]
+    assert (first["ename"], first["evalue"]) == ("OutOfMemory", OutOfMemory().message)
+    assert waiting["ename"] == "KernelDied"
+    assert waiting["evalue"].startswith("the cell did not run: it waited for another cell when its kernel ended (")
+    assert world.backend.started[0].executed == ["too much"]
+    (cell,) = exported(session.transcript)["cells"][:1]
+    assert cell["metadata"]["kernel_gateway"]["error"]["name"] == "OutOfMemory"
+    assert [cell["source"] for cell in exported(session.transcript)["cells"] if cell["cell_type"] == "code"] == [
+        "too much"
+    ]
+
+
+async def test_the_next_cell_shows_that_a_kernel_could_not_be_woken(backend: FakeBackend) -> None:
+    async with world_over(backend, defaults=SessionSpec(on_idle=OnIdle.SLEEP)) as world:
+        session = await world.session()
+        await run(session, "x = 1")
+        client = session.channels.subscribe("c")
+        assert await session.fall_asleep() == ""
+        backend.sleep.damaged = "its image is damaged"
+        await session.settled_kernel()
+        told = text(await heard(client, send(session, client, "print('x' in dir())")))
+        assert told.startswith("kernel-gateway: the variables of earlier cells are gone: the session slept, and its ")
+        assert told.endswith("its image is damaged\nFalse\n")
+        backend.sleep.damaged = ""
 
 
 async def test_a_restart_fails_the_running_cell(world: World, session: Session) -> None:

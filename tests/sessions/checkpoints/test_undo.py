@@ -29,8 +29,8 @@ from sessions.model.values import CUT, Limits, Network, SandboxSpec, SessionKey,
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.upkeep.culler import Culler
-from tests.fakes import MEMORY, Cell, FakeBackend, World, run, until, world_over
-from tests.sessions.channels.test_hub import send
+from tests.fakes import MEMORY, Cell, FakeBackend, World, exported, run, until, world_over
+from tests.sessions.channels.test_hub import content, heard, send, text
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
 AUTO = SessionSpec(checkpoints=CheckpointMode.AUTO)
@@ -210,6 +210,106 @@ async def test_a_running_cell_ends_with_its_kernel(world: World, session: Sessio
         "the session was rolled back to the checkpoint 'one'",
     )
     assert await shown(session) == "1"
+
+
+def told(session: Session) -> list[tuple[str, bool, str]]:
+    """Return the notebook's cells: their sources, whether they are undone, and the last line of their outputs."""
+    cells = exported(session.transcript)["cells"]
+    ends = [cell.get("outputs") or [{"text": ""}] for cell in cells]
+    return [
+        (cell["source"], "rolled-back" in cell["metadata"].get("tags", []), end[-1]["text"].strip())
+        for cell, end in zip(cells, ends, strict=True)
+    ]
+
+
+async def test_the_notebook_says_which_cells_a_return_has_undone(session: Session) -> None:
+    await run(session, "x = 2")
+    await session.checkpoints.roll_back("one")
+    await run(session, "x = 3")
+    reason = "the session was rolled back to the checkpoint 'one'"
+    mark = f"**kernel-gateway:** The cells above with the tag `rolled-back` are undone: {reason}"
+    assert told(session) == [("x = 1", False, ""), ("x = 2", True, ""), (mark, False, ""), ("x = 3", False, "")]
+
+
+async def test_the_notebook_says_that_a_crash_has_undone_its_own_cell_and_why(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    await run(session, "x = 1")
+    crash = await run(session, world.backend.on("crash", dies))
+    await run(session, "x = 2")
+    assert crash.error is not None
+    mark = f"**kernel-gateway:** The cells above with the tag `rolled-back` are undone: {crash.state_reason}"
+    assert told(session) == [
+        ("x = 1", False, ""),
+        ("crash", True, f"[kernel-gateway SB010: {crash.error.message}]"),
+        (mark, False, ""),
+        ("x = 2", False, ""),
+    ]
+
+
+async def test_the_notebook_of_a_branch_says_that_its_variables_come_from_elsewhere(
+    world: World, session: Session
+) -> None:
+    branch = await world.registry.branch(session, BRANCH, "one")
+    await run(branch, "print(x)")
+    assert told(branch) == [("**kernel-gateway:** a branch of the session 's1'", False, ""), ("print(x)", False, "1")]
+
+
+async def test_a_branch_knows_its_own_name_and_the_session_keeps_its_own(world: World, session: Session) -> None:
+    of_session = world.backend.kernel
+    for checkpoint in (None, "one"):
+        name = f"branch-{checkpoint}"
+        branch = await world.registry.branch(session, SessionKey("acme", name), checkpoint)
+        assert world.backend.kernel.namespace["env"]["KERNEL_GATEWAY_SESSION"] == name
+        assert await shown(branch) == "1"
+    assert of_session.namespace["env"]["KERNEL_GATEWAY_SESSION"] == "s1"
+
+
+async def test_a_branch_whose_kernel_does_not_take_its_name_fails_and_leaves_nothing(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(_kernel: object) -> None:
+        raise StartFailed
+
+    monkeypatch.setattr("sessions.checkpoints.writing.PAUSE", 0.0)
+    monkeypatch.setattr("sessions.kernels.kernel.Kernel.rename", fails)
+    with pytest.raises(StartFailed):
+        await world.registry.branch(session, BRANCH, "one")
+    await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
+
+
+async def test_jupyters_clients_are_told_of_a_return_in_their_next_cell(session: Session) -> None:
+    client = session.channels.subscribe("c")
+    await session.checkpoints.roll_back("one")
+    first, again = [text(await heard(client, send(session, client, "print(x)"))) for _ in range(2)]
+    reason = "the session was rolled back to the checkpoint 'one'"
+    assert first == f"kernel-gateway: variables and files are those of a checkpoint: {reason}\n1\n"
+    assert again == "1\n"
+
+
+async def test_jupyters_clients_are_not_told_of_a_loss_that_a_return_has_undone(world: World) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    client = session.channels.subscribe("c")
+    await run(session, "x = 1")
+    await until(lambda: session.checkpoints._kept._ahead is not None)
+    world.backend.kernel.dies(139)
+    await until(lambda: session.incarnation == 2)
+    first = text(await heard(client, send(session, client, "print(x)")))
+    assert first.startswith("kernel-gateway: variables and files are those of a checkpoint: the session returned to ")
+    assert first.endswith("\n1\n")
+
+
+async def test_a_cell_of_jupyters_clients_that_a_return_ends_is_told_so(world: World, session: Session) -> None:
+    client = session.channels.subscribe("c")
+    msg_id = send(session, client, "import time; time.sleep(60)")
+    await until(lambda: session.channels.running and world.backend.kernel.executed[-1].startswith("import"))
+    await session.checkpoints.roll_back("one")
+    reply = content((await heard(client, msg_id))[-1])
+    assert reply["evalue"] == "the session was rolled back while the cell ran"
+    assert told(session)[1] == (
+        "import time; time.sleep(60)",
+        True,
+        "[kernel-gateway SB010: the session was rolled back while the cell ran]",
+    )
 
 
 async def test_clients_wait_while_a_checkpoint_is_taken(world: World, session: Session) -> None:

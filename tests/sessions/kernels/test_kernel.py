@@ -290,6 +290,19 @@ async def test_only_one_interrupt_is_sent_at_a_time(
 # -- out of memory ---------------------------------------------------------------------------------------------
 
 
+async def test_a_kernel_that_does_not_take_the_name_of_its_session_has_failed_to_start(
+    backend: FakeBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PULSE_TIMEOUT", 0.05)
+    kernel = await Kernel.start(backend, replace(LAUNCH, session="branch"))
+    await kernel.rename()
+    assert backend.kernel.taken[-1] == "lease_request"
+    backend.kernel.behaviour = replace(backend.behaviour, answers=False)
+    with pytest.raises(StartFailed):
+        await kernel.rename()
+    await kernel.kill(SessionClosed())
+
+
 async def test_a_kernel_that_answers_after_memory_ran_out_is_kept(
     backend: FakeBackend, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -173,11 +173,11 @@ async def test_a_lease_costs_one_round_trip_and_no_call_of_the_engine(warm: Worl
     sent = first.taken.copy()
     session = await warm.session()
     assert session.container is first
-    assert first.taken[len(sent) :] == ["kernel_info_request"]
+    assert first.taken[len(sent) :] == ["lease_request"]
     assert (await run(session, "x = 1")).execution_count == 1
     first_cell = first.taken[len(sent) :]
     await run(session, "x")
-    assert first_cell == ["kernel_info_request", "execute_request"]
+    assert first_cell == ["lease_request", "execute_request"]
     assert first.taken[len(sent) :] == [*first_cell, "execute_request"]  # the second cell needs no further round trip
     warm.backend.gate.set()
 
@@ -193,6 +193,25 @@ async def test_a_lease_sets_environment_and_directory_in_one_round_trip(warm: Wo
     assert kernel.launch == replace(special, workspace=kernel.launch.workspace)
     assert warm.seen.leases == [True]
     await dismiss(warm, kernel)
+
+
+async def test_a_kernel_that_takes_no_lease_is_told_the_name_of_its_session_before_the_first_cell() -> None:
+    backend = FakeBackend()
+    spec = replace(PYTHON, lease=False, name_code="env['{name}'] = '{value}'")
+    kernel = await Kernel.start(backend, Launch(spec))
+    assert await kernel.lease(Launch(spec, session="s.1"))
+    await until(lambda: backend.kernel.executed)
+    assert backend.kernel.executed == ["env['KERNEL_GATEWAY_SESSION'] = 's.1'"]
+    assert backend.kernel.namespace["env"]["KERNEL_GATEWAY_SESSION"] == "s.1"
+    await kernel.kill(SessionClosed())
+    await backend.close()
+
+
+async def test_a_session_gets_a_warm_kernel_that_knows_its_name(warm: World) -> None:
+    session = await warm.session("mine")
+    assert session.container is warm.backend.started[0]
+    assert "KERNEL_GATEWAY_SESSION" not in warm.backend.started[1].namespace["env"]
+    assert warm.backend.started[0].namespace["env"]["KERNEL_GATEWAY_SESSION"] == "mine"
 
 
 async def test_the_next_kernel_of_a_session_has_the_environment_and_directory_of_its_lease(warm: World) -> None:

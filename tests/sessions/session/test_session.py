@@ -652,7 +652,12 @@ async def _still_works(session: Session) -> bool:
 async def test_the_launch_contains_the_settings_of_the_session(world: World, session: Session) -> None:
     launch = world.backend.kernel.launch
     assert launch == Launch(
-        session.kernelspec, session.spec.limits, session.spec.env, launch.workspace, tenant=session.key.tenant
+        session.kernelspec,
+        session.spec.limits,
+        session.spec.env,
+        launch.workspace,
+        tenant=session.key.tenant,
+        session=session.key.name,
     )
 
 

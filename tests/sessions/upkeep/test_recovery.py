@@ -487,6 +487,7 @@ async def test_executions_are_found_by_their_id_with_what_is_known_of_their_end(
         assert (await run(session, "3", idempotency_key="refused")).status is Status.OK
     await until(lambda: running.end)
 
+
 async def test_an_execution_that_runs_on_is_not_repeated(first: World, tmp_path: Path) -> None:
     session = await first.session()
     go_on = script_waiting_cell(first.backend)

@@ -8,7 +8,16 @@ from importlib.metadata import version
 from itertools import chain
 from typing import Any
 
-from kernel_gateway.dialects.native import admin, checkpoints, files, languages, overview, sessions, stream
+from kernel_gateway.dialects.native import (
+    admin,
+    checkpoints,
+    files,
+    languages,
+    overview,
+    sessions,
+    stream,
+    tenant_limits,
+)
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
 from kernel_gateway.dialects.native.execute import LAST_EVENT, ExecuteHandler
@@ -27,6 +36,7 @@ from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
+_LIMITS = "/v1/admin/tenants/{tenant}/limits"
 _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
     "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
@@ -170,7 +180,17 @@ API: dict[type[BaseHandler], list[Operation]] = {
         )
     ],
     overview.TenantsHandler: [
-        Operation("GET", "/v1/admin/tenants", "List the tenants with their usage and quotas", overview.Tenants)
+        Operation("GET", "/v1/admin/tenants", "List the tenants with their usage, quotas and limits", overview.Tenants)
+    ],
+    tenant_limits.TenantLimitsHandler: [
+        Operation("GET", _LIMITS, "List the limits of a tenant", tenant_limits.TenantLimits),
+        Operation(
+            "PATCH",
+            _LIMITS,
+            "Change limits of a tenant, from its next session or cell on",
+            tenant_limits.TenantLimits,
+            tenant_limits.ChangeLimits,
+        ),
     ],
     OpenApiHandler: [
         Operation("GET", "/v1/openapi.json", "This description", media={"application/json": {}}, public=True)

@@ -38,6 +38,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
@@ -117,14 +118,24 @@ _LIVE = {
     "container": "4f0d3c5a9e21b6d8",
     "executions": 3,
 }
+_LIMITS = {
+    "sessions": {"value": 5, "most": 50, "source": "admin"},
+    "memory": {"value": 268435456, "most": 536870912, "source": "settings"},
+    "cpus": {"value": 1.0, "most": 1.0, "source": "gateway"},
+    "disk": {"value": 268435456, "most": 268435456, "source": "gateway"},
+    "timeout": {"value": 600.0, "most": 600.0, "source": "gateway"},
+    "images": {"value": [], "most": [], "source": "gateway"},
+    "egress": {"value": False, "most": False, "source": "gateway"},
+}
 _TENANT = {
     "tenant": "team-a",
-    "sessions": {"used": 1, "max": 50},
+    "sessions": {"used": 1, "max": 5},
     "executions": {"used": 0, "max": 10},
     "queued": {"used": 0, "max": 20},
     "execution_seconds": {"used": 31.4, "max": 3600},
     "output_bytes": {"used": None, "max": None},
     "upload_bytes": {"used": None, "max": None},
+    "limits": _LIMITS,
 }
 
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
@@ -139,6 +150,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         CreateKey: {"tenant": "team-a"},
+        ChangeLimits: {"sessions": 5, "memory": "256m", "timeout": None},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         InterruptFrame: {"interrupt": True},
@@ -154,6 +166,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         NewKey: _KEY | {"key": "the-secret-that-is-shown-once"},
         AuditPage: {"executions": [_EXECUTION], "next": None},
         LiveSessions: {"sessions": [_LIVE]},
+        TenantLimits: _LIMITS,
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},

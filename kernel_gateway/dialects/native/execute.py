@@ -34,7 +34,7 @@ class ExecuteHandler(JsonHandler):
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
         self._plain = body.plain
-        work = self._run(SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen())
+        work = self._run(SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen())
         if body.on_disconnect == "interrupt":
             await self.run_until_client_leaves(work)
         else:

@@ -67,7 +67,9 @@ class CreateSession(Body):
         return replace(
             defaults,
             language=defaults.language if self.language is None else self.language,
-            limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
+            limits=defaults.limits.narrowed(
+                self.limits.model_dump(exclude_none=True) if self.limits else {}, settings.note
+            ),
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
@@ -116,16 +118,14 @@ class Execute(Body):
         """Return the request for the session.
 
         Args:
-            settings: settings of the gateway, with the limits of timeouts.
+            settings: settings of the client's tenant, with the limits of timeouts.
             interactive: True if the client can answer `input()` while the cell runs.
 
         Raises:
             InvalidRequest: when the timeout is above the maximum, the code is not valid text, or `on_disconnect` is
                 `interrupt` for a cell with an idempotency key.
         """
-        timeout = self.timeout or settings.execute_timeout
-        if timeout > settings.max_execute_timeout:
-            raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
+        timeout = settings.valid_timeout(self.timeout)
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
             raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
         return ExecuteRequest(

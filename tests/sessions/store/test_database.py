@@ -21,6 +21,7 @@ from sessions.store.database import Database, DatabaseUnusable, open_database, o
 from sessions.store.ledger import Ledger
 from sessions.store.reserve import RESERVE, Reserve
 from sessions.store.templates import Templates
+from sessions.store.tenant_limits import TenantLimitStore
 
 
 class Store(Protocol):
@@ -32,6 +33,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "keys": KeyStore,
     "ledger": lambda directory: Ledger(directory / "ledger.db"),
     "providers": ProviderStore,
+    "tenant limits": lambda directory: TenantLimitStore(directory / "tenants.db"),
     "templates": lambda directory: Templates(directory / "templates.db", "default"),
 }
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER)"

@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (kind, metavar, text) in LIMITS.items():
         limits.add_argument(
             f"--{name}",
-            type=_or_default(kind, name),
+            type=_or_default(kind),
             metavar=metavar,
             default=argparse.SUPPRESS,
             help=f"{text}; `{DEFAULT}`: the gateway's limit",
@@ -59,16 +59,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _or_default(kind: Callable[[str], Any], name: str) -> Callable[[str], Any]:
+def _or_default(kind: Callable[[str], Any]) -> Callable[[str], Any]:
     """Return a function that reads a flag's text: None for the gateway's limit, or a value."""
 
     def read(text: str) -> Any:
         try:
             return None if text == DEFAULT else kind(text)
-        except KeyError as error:
-            raise ValueError from error
+        except (KeyError, ValueError):
+            raise argparse.ArgumentTypeError(f"{text!r} is no value of this limit, nor `{DEFAULT}`") from None
 
-    read.__name__ = name  # argparse names it when the text is not valid
     return read
 
 

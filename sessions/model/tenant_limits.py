@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self, TypeVar
 
 from sessions.model.errors import InvalidRequest, NetworkNotAllowed
@@ -50,8 +50,7 @@ class OwnLimits:
 
     def named(self) -> dict[str, Limit]:
         """Return the limits that are set, by name."""
-        found = {each.name: getattr(self, each.name) for each in fields(self) if each.name in SETTINGS}
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name in SETTINGS if (value := getattr(self, name)) is not None}
 
     def as_json(self) -> dict[str, Any]:
         """Return the limits that are set as JSON values."""

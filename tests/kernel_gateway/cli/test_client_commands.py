@@ -414,7 +414,7 @@ def test_a_limit_that_is_no_value_is_refused_before_it_is_sent(
     with pytest.raises(SystemExit) as ended:
         main(["tenants", "limits", "carol", *flag])
     assert ended.value.code == 2
-    assert f"argument {flag[0]}: invalid {flag[0][2:]} value: '{flag[1]}'" in capsys.readouterr().err
+    assert f"argument {flag[0]}: '{flag[1]}' is no value of this limit, nor `default`" in capsys.readouterr().err
 
 
 def test_every_hint_is_for_an_error_that_exists() -> None:

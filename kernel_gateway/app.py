@@ -62,6 +62,7 @@ from sessions.store.key_file import KeyFile
 from sessions.store.ledger import Ledger
 from sessions.store.sync import Syncer
 from sessions.store.templates import Templates
+from sessions.store.tenant_limits import TenantLimitStore
 from sessions.store.usage_store import Held, UsageStore
 from sessions.tenants.audit_disk import AuditDisk
 from sessions.tenants.kept_bytes import KeptBytes
@@ -146,7 +147,9 @@ class Service:
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
-        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share)
+        self.tenant_limits = TenantLimitStore(self.state_dir / "tenants.db", settings.most_of, settings.fixed_limits)
+        own = self.tenant_limits.of
+        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share, own)
         self.audit = Audit(self.state_dir / "audit.db")
         self.usage = UsageStore(self.state_dir / "usage.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
@@ -170,6 +173,7 @@ class Service:
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
             unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
             workspaces=workspaces,
+            own_limits=own,
         )
         defaults = SessionSpec(
             limits=settings.limits,
@@ -240,6 +244,7 @@ class Service:
                 trusts_local_clients=self._trusts_local_clients(),
             ),
             keystore=self.keystore,
+            tenant_limits=self.tenant_limits,
             audit=self.audit,
             metrics=self.metrics,
             trouble=lambda: self.readiness.trouble or self.syncer.trouble,
@@ -411,7 +416,10 @@ class Service:
         yield self.pool.close
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
         yield self.syncer.close
-        for database in (self.templates, self.keystore, self.provider_store, self.audit, self.usage, self.ledger):
+        for database in (
+            *(self.templates, self.keystore, self.tenant_limits),
+            *(self.provider_store, self.audit, self.usage, self.ledger),
+        ):
             yield database.close
         yield self._lock.close
 

@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import TomlConfigSettingsSource as TomlFile
 
@@ -35,8 +35,10 @@ from kernel_gateway.setting_types import (
     Seconds,
     SomeBytes,
     SomeSeconds,
+    Tenants,
 )
 from sessions.model.errors import InvalidRequest
+from sessions.model.tenant_limits import OwnLimits, at_most
 from sessions.model.values import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
@@ -210,6 +212,11 @@ class Settings(BaseSettings):
     audit_retention: float = Field(
         0, ge=0, allow_inf_nan=False, description="days for which the audit is kept; 0: for ever"
     )
+    tenants: Tenants = Field(
+        {},
+        description="own limits of single tenants, each at most the gateway's: in the file a table `[tenants.NAME]`, "
+        'else JSON: `{"NAME": {"sessions": 5}}`',
+    )
     code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
@@ -245,6 +252,19 @@ class Settings(BaseSettings):
     state_dir: Path = Field(
         Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"
     )
+
+    #: the tenant's own limits, in settings as this tenant has them; see `of_tenant`
+    _own: OwnLimits = PrivateAttr(default_factory=OwnLimits)
+
+    @model_validator(mode="after")
+    def _within_the_gateways_limits(self) -> Self:
+        for tenant, own in self.fixed_limits.items():
+            for name, value in own.named().items():
+                try:
+                    self.most_of(tenant).require(name, value)
+                except InvalidRequest as error:
+                    raise ValueError(f"tenants.{tenant}: {error.message}") from error
+        return self
 
     @model_validator(mode="after")
     def _safe(self) -> Self:
@@ -285,6 +305,21 @@ class Settings(BaseSettings):
             raise InvalidRequest(f"idle_timeout must be at most {self.max_idle_timeout:g} s", field="idle_timeout")
         return seconds or self.idle_timeout
 
+    def valid_timeout(self, seconds: float | None) -> float:
+        """Return the timeout in seconds of a cell whose client asks for `seconds`.
+
+        Args:
+            seconds: the wanted timeout. None means the default.
+
+        Raises:
+            InvalidRequest: when the client asks for more than `max_execute_timeout`.
+        """
+        timeout = seconds or self.execute_timeout
+        if timeout > self.max_execute_timeout:
+            note = self.note("timeout")
+            raise InvalidRequest(f"timeout must be at most {self.max_execute_timeout:g} s{note}", field="timeout")
+        return timeout
+
     def valid_image(self, image: str | None) -> str:
         """Return the image of a session whose client asks for `image`. An empty text means the default image.
 
@@ -292,7 +327,7 @@ class Settings(BaseSettings):
             image: the wanted image. None means the default image.
 
         Raises:
-            InvalidRequest: when the operator does not allow this image.
+            InvalidRequest: when the operator does not allow this image, or does not allow it for this tenant.
         """
         if image is None or image == self.image:
             return ""
@@ -302,7 +337,48 @@ class Settings(BaseSettings):
                 f"unknown image {image[:200]!r}; known: {known}. The operator can add it to the setting `images`",
                 field="image",
             )
+        self._own.check_image(image)
         return image
+
+    # -- of single tenants ----------------------------------------------------------------------------------
+
+    def most_of(self, tenant: str) -> OwnLimits:
+        """Return the largest limits that a tenant may have of its own."""
+        return OwnLimits(
+            tenant,
+            sessions=self.max_sessions_per_tenant,
+            memory=self.memory,
+            cpus=self.cpus,
+            disk=self.disk,
+            timeout=self.max_execute_timeout,
+            images=frozenset(self.images),
+            egress=self.egress and not {tenant, "*"}.isdisjoint(self.egress_tenants),
+        )
+
+    @property
+    def fixed_limits(self) -> dict[str, OwnLimits]:
+        """The limits that the settings give to single tenants, by tenant."""
+        return {tenant: form.own(tenant) for tenant, form in self.tenants.items()}
+
+    def of_tenant(self, own: OwnLimits) -> Settings:
+        """Return the settings as a tenant has them, with its own limits in place of the gateway's."""
+        if not own.named():
+            return self
+        limits, timeout = own.lowered(self.limits), at_most(self.max_execute_timeout, own.timeout)
+        lowered = {
+            "memory": limits.memory,
+            "cpus": limits.cpus,
+            "disk": limits.disk,
+            "max_execute_timeout": timeout,
+            "execute_timeout": min(self.execute_timeout, timeout),
+        }
+        settings = self.model_copy(update=lowered)
+        settings._own = own  # noqa: SLF001 - a copy of this class
+        return settings
+
+    def note(self, limit: str) -> str:
+        """Return the end of a message about a limit: that it is the tenant's own. Empty: it is the gateway's."""
+        return self._own.note(limit)
 
     @property
     def loopback(self) -> bool:

@@ -27,6 +27,7 @@ from sessions.sandbox.sandboxes import Sandboxes
 from sessions.session.registry import Registry
 from sessions.store.audit import Audit
 from sessions.store.templates import Templates
+from sessions.store.tenant_limits import TenantLimitStore
 from sessions.tenants.quotas import Quotas
 
 #: pattern of the path, handler, and the handler's arguments
@@ -44,6 +45,7 @@ class Gateway:
     specs: KernelSpecs
     keys: Keys
     keystore: KeyStore
+    tenant_limits: TenantLimitStore
     audit: Audit
     metrics: Metrics
     #: returns the error that keeps kernels from starting, or None
@@ -70,6 +72,10 @@ class Gateway:
     provider_settings: ProviderSettings
     #: runs one-shot programs in this gateway's kernels, even when the settings name another provider
     runner: Runner
+
+    def settings_of(self, tenant: str) -> Settings:
+        """Return the settings as a tenant has them now: with its own limits."""
+        return self.settings.of_tenant(self.tenant_limits.of(tenant))
 
 
 @dataclass(frozen=True)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_settings import NoDecode
 
 from sessions.model.egress import host_and_port, name_server
 from sessions.model.errors import InvalidRequest
-from sessions.model.values import MEMORY_MIN, valid_name
+from sessions.model.tenant_limits import OwnLimits
+from sessions.model.values import CPUS_MIN, MEMORY_MIN, valid_name
 
 #: bytes of a mebibyte
 MIB = 1024**2
@@ -133,3 +135,43 @@ Origins = Annotated[list[str], NoDecode, BeforeValidator(_origins)]
 Keys = Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)]
 #: tenant and secret by id
 AccessKeys = Annotated[dict[str, tuple[str, str]], NoDecode, BeforeValidator(_access_keys)]
+
+
+class TenantForm(BaseModel):
+    """The limits of one tenant, as operators write them. What is absent or null is the gateway's own limit."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    sessions: Count | None = Field(None, description="sessions and sandboxes at a time")
+    memory: Memory | None = Field(None, description='memory of each kernel: bytes, or for example "256m"')
+    cpus: Annotated[float, Field(ge=CPUS_MIN, allow_inf_nan=False)] | None = Field(
+        None, description="processors of each kernel"
+    )
+    disk: Bytes | None = Field(None, description='workspace of each session: bytes, or for example "64m"')
+    timeout: Seconds | None = Field(None, description="the longest timeout of a cell, in seconds")
+    images: Names | None = Field(None, description="images that a session may ask for, beside the usual one")
+    egress: bool | None = Field(None, description="whether a session may have the network `allowlist`")
+
+    def given(self) -> dict[str, Any]:
+        """Return the limits that were written, by name; None is the gateway's limit."""
+        values = {name: getattr(self, name) for name in self.model_fields_set}
+        return {name: frozenset(value) if isinstance(value, list) else value for name, value in values.items()}
+
+    def own(self, tenant: str) -> OwnLimits:
+        """Return the limits of a tenant."""
+        return OwnLimits(tenant, **self.given())
+
+
+def _tenants(value: object) -> object:
+    """Parse JSON, and check the names of the tenants."""
+    try:
+        tables = json.loads(value or "{}") if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    for name in tables if isinstance(tables, dict) else ():
+        _check_tenant(name)
+    return tables
+
+
+#: limits by tenant
+Tenants = Annotated[dict[str, TenantForm], NoDecode, BeforeValidator(_tenants)]

@@ -51,6 +51,7 @@ from sessions.model.errors import ConnectionFailed, SessionError, StartFailed
 from sessions.model.kernelspecs import Inventory, KernelSpec, KernelSpecs
 from sessions.model.stopwatch import Operation, Stage
 from sessions.model.tasks import spawn
+from sessions.model.tenant_limits import OwnLimits, OwnLimitsOf
 from sessions.model.values import (
     ExecuteRequest,
     ExecutionEnd,
@@ -954,6 +955,7 @@ class World:
         egress_tenants: Collection[str] = (),
         sleep_disk: int = 0,
         share: float = 1.0,
+        own_limits: OwnLimitsOf = OwnLimits,
     ) -> None:
         defaults = defaults or SessionSpec()
         self.backend = backend
@@ -971,7 +973,7 @@ class World:
             self.clock,
             observer=self.seen,
         )
-        self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent, share)
+        self.quotas = Quotas(quotas or TenantLimits(), self.clock, concurrent, share, own_limits)
         #: all executions that have ended
         self.observed: list[tuple[SessionKey, ExecuteRequest, ExecutionEnd]] = []
         #: executions that have begun and not ended, by id
@@ -993,6 +995,7 @@ class World:
             self._wait,
             EgressTenants(egress_tenants),
             workspaces=WorkspaceDisk(lambda: backend.room, share),
+            own_limits=own_limits,
         )
         self.registry = Registry(PLAIN, defaults, services)
         self.sandboxes = Sandboxes(self.registry, services)

@@ -13,6 +13,7 @@ import pytest
 
 from kernel_gateway.config import load
 from kernel_gateway.state_dir import instance_id
+from sessions.model.tenant_limits import OwnLimits
 from tests.gateways import KEYS, gateway
 
 ROOT = Path(__file__).parents[1]
@@ -69,6 +70,12 @@ RUN_BY = {
             ".venv/bin/kernel-gateway keys",
             "test_examples.py::test_keys_are_made_and_revoked_as_shown",
         ),
+        (
+            "docs/tenants.md",
+            ".venv/bin/kernel-gateway tenants",
+            "test_examples.py::test_limits_of_a_tenant_are_changed_as_shown",
+        ),
+        ("docs/tenants.md", "[tenants.", "test_examples.py::test_limits_of_a_tenant_are_fixed_as_shown"),
     )
 }
 
@@ -146,6 +153,26 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
     _head, *rows = shell(".venv/bin/kernel-gateway keys list", **state).splitlines()
     kept = [("admin", "ops"), ("user", "team-a"), ("admin", "ops")]
     assert [(row.split()[1], row.split()[-1]) for row in rows] == kept
+
+
+@pytest.mark.curl
+def test_limits_of_a_tenant_are_changed_as_shown() -> None:
+    [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants")
+    with gateway("process") as serving:
+        key = serving.admin_key()
+        code = code.replace(GATEWAY, serving.url).replace("Bearer KEY", f"Bearer {key}")
+        said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=key)
+    changed, answered = said.split("{", 1)
+    told = json.loads("{" + answered)
+    assert [told[name]["value"] for name in ("sessions", "memory", "cpus")] == [5, 256 * 1024**2, 1.0]
+    assert "team-a  sessions=5 memory=256m" in changed.splitlines()
+
+
+def test_limits_of_a_tenant_are_fixed_as_shown(tmp_path: Path) -> None:
+    [code] = example("docs/tenants.md", "[tenants.")
+    (tmp_path / "gateway.toml").write_text(code)
+    fixed = load({}, tmp_path / "gateway.toml").fixed_limits
+    assert fixed == {"team-a": OwnLimits("team-a", sessions=5, memory=256 * 1024**2)}
 
 
 @pytest.mark.curl

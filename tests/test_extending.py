@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from kernel_gateway.cli import tenants
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.native.models import LimitsBody, LimitsInfo
+from kernel_gateway.dialects.native.tenant_limits import TenantLimits
+from kernel_gateway.setting_types import TenantForm
+from sessions.model.tenant_limits import SETTINGS, OwnLimits
 from sessions.model.values import Limits
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +33,7 @@ def _modules(folder: str) -> set[str]:
 
 def test_the_page_answers_every_question_of_a_newcomer() -> None:
     asked = {"a language", "a backend", "a dialect", "a provider", "a limit", "an error", "a metric", "a setting"}
+    asked.add("a limit of one tenant")
     assert {what for what, _, _ in ROWS} == asked
 
 
@@ -62,3 +67,12 @@ def test_every_limit_can_be_set_lowered_and_seen() -> None:
     names = {field.name for field in fields(Limits)}
     assert names == set(LimitsBody.model_fields) == set(LimitsInfo.model_fields)
     assert names - {"output"} <= set(Settings.model_fields), "output is max_output_bytes there"
+
+
+def test_every_limit_of_a_tenant_can_be_set_everywhere() -> None:
+    names = {field.name for field in fields(OwnLimits)} - {"tenant"}
+    assert names == SETTINGS.keys() == TenantForm.model_fields.keys() == TenantLimits.model_fields.keys()
+    assert names == tenants.LIMITS.keys() == Settings.model_validate({}).most_of("acme").named().keys()
+    assert set(SETTINGS.values()) <= set(Settings.model_fields)
+    page = (ROOT / "kernel_gateway/web/admin/limits.js").read_text()
+    assert set(re.findall(r"^  (\w+): {", page, re.MULTILINE)) == names

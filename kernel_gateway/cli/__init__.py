@@ -20,6 +20,7 @@ COMMANDS = {
     "serve": "run the gateway",
     "doctor": "say what is missing on this machine for isolated kernels, and how to fix it",
     "keys": "make, list and revoke keys; a change takes effect at once",
+    "tenants": "list the tenants of a running gateway, and change the limits of one",
     "audit": "print who ran what as JSON lines, and check that no record was changed",
     "usage": "print what each tenant has used within a period: cells, time, output, memory and disk",
     "run": "run code in a session of a running gateway; the session is made on first use",

@@ -32,6 +32,7 @@ HINTS = {
     "SB014": "`kernel-gateway files ls` lists the workspace",
     "SB015": "`kernel-gateway files rm PATH` deletes a file",
     "SB020": "--key KEY or the variable KERNEL_GATEWAY_KEY",
+    "SB026": "--key KEY or the variable KERNEL_GATEWAY_KEY",
     "SB040": "`kernel-gateway checkpoint --list` lists the checkpoints",
 }
 

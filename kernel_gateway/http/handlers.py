@@ -19,6 +19,7 @@ from pydantic import BaseModel
 from tornado.http1connection import HTTP1Connection
 from tornado.web import HTTPError, RequestHandler, stream_request_body
 
+from kernel_gateway.config import Settings
 from kernel_gateway.errors import (
     STATUS,
     InternalError,
@@ -123,6 +124,11 @@ class BaseHandler(RequestHandler):
             Unauthorized: when the request belongs to no known caller.
         """
         return self.gateway.keys.caller(self.request, in_query=self.key_in_query)
+
+    @property
+    def tenant_settings(self) -> Settings:
+        """The gateway's settings as the caller's tenant has them."""
+        return self.gateway.settings_of(self.tenant)
 
     def options(self, *_path: str) -> None:
         """Answer a browser's preflight request for a page of an allowed origin; `Origins` has set the headers."""

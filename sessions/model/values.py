@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from signal import Signals
@@ -146,7 +146,7 @@ DISK_MIN = _MIB
 _LEAST = {"memory": MEMORY_MIN, "cpus": CPUS_MIN, "processes": PROCESSES_MIN, "disk": DISK_MIN}
 
 
-def _shown(value: float) -> str:
+def shown(value: float) -> str:
     """Return the value of a limit as a text for people, in MiB if possible."""
     return f"{value // _MIB} MiB" if value >= _MIB and value % _MIB == 0 else str(value)
 
@@ -166,8 +166,12 @@ class Limits:
     #: bytes of output kept per execution
     output: int = 10 * 1024**2
 
-    def narrowed(self, asked: Mapping[str, float]) -> Limits:
+    def narrowed(self, asked: Mapping[str, float], note: Callable[[str], str] = lambda _name: "") -> Limits:
         """Return these limits with some of them lowered.
+
+        Args:
+            asked: wanted value of each limit to lower.
+            note: returns the end of the message about a limit of this name: whose limit it is.
 
         Raises:
             InvalidRequest: when a limit is unknown, lower than a kernel needs, or higher than in these limits.
@@ -179,7 +183,7 @@ class Limits:
             kind, least = type(values[name]), min(_LEAST.get(name, 1), values[name])
             if not least <= value <= values[name]:
                 raise InvalidRequest(
-                    f"limit {name} must be at least {_shown(least)} and at most {_shown(values[name])}",
+                    f"limit {name} must be at least {shown(least)} and at most {shown(values[name])}{note(name)}",
                     field=f"limits.{name}",
                     min=least,
                     max=values[name],

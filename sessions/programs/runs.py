@@ -47,7 +47,8 @@ class ProgramRunner:
             QuotaExceeded: when the tenant has the maximum of sessions or executions, or its allowance is used up.
             SessionError: when the program was not begun, as of `Registry.create` and `Session.execute`.
         """
-        request, spec = self._request(program), self._spec(program)
+        defaults = self._registry.defaults_of(tenant)
+        request, spec = self._request(program, defaults), self._spec(program, defaults)
         key = SessionKey(tenant, f"run-{secrets.token_hex(8)}")
         try:
             session = await self._registry.create(key, spec)
@@ -57,9 +58,8 @@ class ProgramRunner:
             with suppress(SessionNotFound):
                 self._registry.end(key, "the program has ended")
 
-    def _request(self, program: Program) -> ExecuteRequest:
-        defaults = self._registry.defaults
-        timeout = self._timeout if program.timeout is None else program.timeout
+    def _request(self, program: Program, defaults: SessionSpec) -> ExecuteRequest:
+        timeout = min(self._timeout, defaults.max_execute_timeout) if program.timeout is None else program.timeout
         if not 0 < timeout <= defaults.max_execute_timeout:
             most = f"{defaults.max_execute_timeout:g} s"
             raise InvalidRequest(f"timeout must be above 0 and at most {most}", field="timeout")
@@ -74,8 +74,7 @@ class ProgramRunner:
             answer_mime=RUN_MIME,
         )
 
-    def _spec(self, program: Program) -> SessionSpec:
-        defaults = self._registry.defaults
+    def _spec(self, program: Program, defaults: SessionSpec) -> SessionSpec:
         limits = defaults.limits
         if program.memory is not None:
             enough = max(program.memory, self._specs.find(program.language).min_memory)

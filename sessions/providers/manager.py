@@ -181,7 +181,7 @@ class ProviderManager:
         async def there(active: ActiveProvider) -> Outcome:
             if self._own is not None and _in_this_process(active):
                 with raising_not_begun():
-                    return await self._own.run(tenant, within(active.config or {}, program))
+                    return await self._own.run(tenant, self._limited(within(active.config or {}, program), tenant))
             return outcome_of(await self._execute(active, program, tenant, None))
 
         return (await self._with_fallback(there))[0]
@@ -255,6 +255,7 @@ class ProviderManager:
         provider = active.provider
         with raising_not_begun():
             instance = await provider.create_instance(program.language, tenant=tenant, session=session)
+        program = self._limited(program, tenant)
         timeout = math.ceil(self._rules.timeout if program.timeout is None else program.timeout)
         try:
             # A program of this process is admitted first, and its errors say for certain when it was not begun.
@@ -264,6 +265,13 @@ class ProviderManager:
                 )
         finally:
             await shielded(spawn(_destroy(provider, instance), f"destroy {instance.instance_id}"))
+
+    def _limited(self, program: Program, tenant: str) -> Program:
+        """Return the program with a timeout that its tenant may have."""
+        most = None if self._services is None else self._services.own_limits(tenant).timeout
+        if most is None:
+            return program
+        return replace(program, timeout=min(most, self._rules.timeout if program.timeout is None else program.timeout))
 
 
 async def _destroy(provider: SandboxProvider, instance: SandboxInstance) -> None:

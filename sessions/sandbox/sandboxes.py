@@ -84,11 +84,13 @@ class Sandboxes(Owners[Sandbox]):
 
         Raises:
             SessionExists: when there is a sandbox with this key.
+            InvalidRequest: when the sandbox would have more than the tenant's own limits allow.
             QuotaExceeded: when the tenant has the maximum of sessions and sandboxes.
             SessionError: when its container could not be started; the sandbox is not kept.
         """
         if key in self._present:
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
+        self._services.own_limits(key.tenant).check(spec.limits)
         self._admit(key.tenant, spec.limits.disk)
         sandbox = Sandbox(key, spec, self._registry, self._services)
         self._ended.pop(key, None)

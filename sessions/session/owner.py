@@ -239,7 +239,8 @@ class Owners(ABC, Generic[OwnerT]):
         if self._closing:
             raise ShuttingDown
         present = self.taken(tenant)
-        self._services.quotas.admit_session(len(present), min((owner.idle_left() for owner in present), default=0.0))
+        room_in = min((owner.idle_left() for owner in present), default=0.0)
+        self._services.quotas.admit_session(tenant, len(present), room_in)
         self._services.workspaces.admit(tenant, disk)
 
     def _add(self, owner: OwnerT) -> None:

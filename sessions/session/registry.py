@@ -25,12 +25,16 @@ class Registry(Owners[Session]):
 
         Args:
             specs: kernelspecs of all languages.
-            defaults: settings of a session that is made on first use.
+            defaults: settings of a session whose client asks for nothing.
             services: services that sessions share.
         """
         super().__init__(services)
         self.defaults = defaults
         self._specs = specs
+
+    def defaults_of(self, tenant: str) -> SessionSpec:
+        """Return the settings of a tenant's session whose client asks for nothing."""
+        return self._services.own_limits(tenant).lower(self.defaults)
 
     def restore(self) -> None:
         """Add the sessions that an earlier gateway has left; their kernels are taken over later."""
@@ -75,7 +79,8 @@ class Registry(Owners[Session]):
 
         Raises:
             SessionExists: when there is a session with this key.
-            InvalidRequest: when the language is unknown, or needs more memory than the session may have.
+            InvalidRequest: when the language is unknown or needs more memory than the session may have, or when the
+                session would have more than the tenant's own limits allow.
             NetworkNotAllowed: when the tenant may not use the network that the session asks for.
             QuotaExceeded: when the tenant has the maximum of sessions and sandboxes.
             SessionError: when its kernel could not be started; the session is not kept.
@@ -100,6 +105,7 @@ class Registry(Owners[Session]):
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        self._services.own_limits(key.tenant).check_session(source.spec)
         origin = Origin(start=source.checkpoints.branch(checkpoint))
         self._admit(key.tenant, source.disk)
         notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
@@ -120,7 +126,7 @@ class Registry(Owners[Session]):
         """
         session = self._present.get(key)
         if session is None:
-            return await self._create(key, spec or self.defaults)
+            return await self._create(key, spec or self.defaults_of(key.tenant))
         session.touch()
         await session.start()
         return session
@@ -129,6 +135,7 @@ class Registry(Owners[Session]):
         kernelspec = self._specs.find(spec.language)
         kernelspec.check(spec.limits)
         self._services.egress.require(key, spec.network)
+        self._services.own_limits(key.tenant).check_session(spec)
         if spec.checkpoints is CheckpointMode.AUTO and not self._services.kernel_memory.ability.on:
             raise CheckpointRefused("this gateway cannot take checkpoints: /readyz says why, under `sleep`")
         self._admit(key.tenant, spec.limits.disk if spec.workspace is None else 0)

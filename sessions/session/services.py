@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
+from sessions.model.tenant_limits import OwnLimits, OwnLimitsOf
 from sessions.model.values import ExecuteRequest, ExecutionEnd, SessionKey, Timeouts
 from sessions.store.ledger import Ledger
 from sessions.tenants.kept_bytes import KeptBytes
@@ -102,6 +103,8 @@ class SessionServices:
     loop_time: LoopTime = field(default_factory=LoopTime)
     #: shares out the disk for workspaces
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)
+    #: returns the limits that a tenant has of its own
+    own_limits: OwnLimitsOf = OwnLimits
 
     def charge(self, tenant: str) -> Charge:
         """Return what a tenant is charged with for its kernels' messages."""

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from sessions.model.errors import QuotaExceeded
+from sessions.model.tenant_limits import OwnLimits, OwnLimitsOf, at_most
 from sessions.tenants.admission import Admission
 from sessions.tenants.usage import Allowance, Kind, Usage
 from sessions.tenants.waiting import wait_for_turn
@@ -51,7 +52,12 @@ class Quotas:
     """The quotas of all tenants."""
 
     def __init__(
-        self, limits: TenantLimits, clock: Callable[[], float], concurrent: int = CONCURRENT, share: float = 1.0
+        self,
+        limits: TenantLimits,
+        clock: Callable[[], float],
+        concurrent: int = CONCURRENT,
+        share: float = 1.0,
+        own: OwnLimitsOf = OwnLimits,
     ) -> None:
         """Start without executions and use.
 
@@ -60,8 +66,10 @@ class Quotas:
             clock: function that returns seconds.
             concurrent: maximum executions of all tenants at a time.
             share: part, from 0 to 1, that one tenant may have of what the other tenants leave of `concurrent`.
+            own: returns the limits that a tenant has of its own.
         """
         self._limits = limits
+        self._own = own
         self._concurrent = concurrent
         self._admission = Admission(limits.executions, concurrent, share)
         self._usage = Usage(limits.allowance, clock)
@@ -76,23 +84,27 @@ class Quotas:
         """Number of executions of all tenants that wait to be admitted."""
         return self._admission.waiting
 
-    def admit_session(self, present: int, room_in: float) -> None:
+    def admit_session(self, tenant: str, present: int, room_in: float) -> None:
         """Check that a tenant may have one more session or sandbox.
 
         Args:
+            tenant: name of the tenant.
             present: number of its sessions and sandboxes now.
             room_in: seconds until the first of these is ended as idle, if no client uses it.
 
         Raises:
             QuotaExceeded: when the tenant has the maximum number.
         """
-        if present >= self._limits.sessions:
+        if present >= (most := self._sessions(tenant)):
             raise QuotaExceeded(
-                f"at most {self._limits.sessions} sessions and sandboxes at a time",
+                f"at most {most} sessions and sandboxes at a time{self._own(tenant).note('sessions')}",
                 limit="sessions",
-                max=self._limits.sessions,
+                max=most,
                 retry_after=max(RETRY_AFTER, math.ceil(room_in)),
             )
+
+    def _sessions(self, tenant: str) -> int:
+        return at_most(self._limits.sessions, self._own(tenant).sessions)
 
     def under_way(self) -> int:
         """Return the number of executions of all tenants, admitted or waiting."""
@@ -107,7 +119,7 @@ class Quotas:
         """
         limits, allowance = self._limits, self._limits.allowance
         at_a_time = {
-            "sessions": QuotaUse(sessions, limits.sessions),
+            "sessions": QuotaUse(sessions, self._sessions(tenant)),
             "executions": QuotaUse(self._admission.under_way(tenant), limits.executions),
             "queued": QuotaUse(self._admission.queued(tenant), limits.queued),
         }

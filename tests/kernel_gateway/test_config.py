@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from pydantic import ValidationError
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import RENAMED, Client, Settings, load, load_client
+from kernel_gateway.setting_types import TenantForm
 from sessions.model.errors import InvalidRequest
+from sessions.model.tenant_limits import OwnLimits
 from sessions.model.values import Limits
 
 #: for each setting a value that is not its default, as text and as parsed
@@ -78,6 +81,10 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_total_output_bytes": ("1m", 1024**2),
     "max_upload_bytes": ("2m", 2 * 1024**2),
     "audit_retention": ("30", 30),
+    "tenants": (
+        '{"acme": {"sessions": 2, "memory": "256m"}}',
+        {"acme": TenantForm.model_validate({"sessions": 2, "memory": 256 * 1024**2})},
+    ),
     "code_policy": ("weknora", "weknora"),
     "memory": ("1g", 1024**3),
     "max_total_memory": ("64g", 64 * 1024**3),
@@ -368,6 +375,76 @@ def test_only_images_of_the_list_can_be_asked_for() -> None:
 def test_wheels_are_named_by_an_absolute_path() -> None:
     with pytest.raises(ValidationError, match="wheels must be an absolute path"):
         settings(wheels="wheels")
+
+
+# -- limits of single tenants ----------------------------------------------------------------------------------
+
+LISTED = {"egress_allow": "a.example", "egress_tenants": "acme", "egress_dns": "192.0.2.53"}
+
+
+def test_the_gateways_settings_are_the_most_for_each_limit_of_a_tenant() -> None:
+    given = settings(images="stats:1", **LISTED)
+    most = given.most_of("acme")
+    assert (most.sessions, most.timeout) == (given.max_sessions_per_tenant, given.max_execute_timeout)
+    assert (most.memory, most.cpus, most.disk) == (given.memory, given.cpus, given.disk)
+    assert (most.images, most.egress, given.most_of("other").egress) == (frozenset({"stats:1"}), True, False)
+    assert settings(**LISTED | {"egress_tenants": "*"}).most_of("other").egress
+    assert not settings(**LISTED | {"egress_allow": ""}).most_of("acme").egress
+
+
+def test_a_file_has_a_table_for_each_tenant(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(
+        'images = "stats:1,maps:2"\n'
+        '[tenants.acme]\nsessions = 5\nmemory = "256m"\ncpus = 1\nimages = ["stats:1"]\negress = false\n'
+        '[tenants.other]\ntimeout = 60\ndisk = "64m"\n'
+    )
+    acme = OwnLimits("acme", sessions=5, memory=256 * 1024**2, cpus=1.0, images=frozenset({"stats:1"}), egress=False)
+    assert load({}, tmp_path / "a.toml").fixed_limits == {
+        "acme": acme,
+        "other": OwnLimits("other", timeout=60.0, disk=64 * 1024**2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("tenants", "told"),
+    [
+        ("[1]", "valid dictionary"),
+        ("{", "no JSON"),
+        ('{"a:b": {}}', "tenant must be 1 to 64"),
+        ('{"acme": {"session": 1}}', "Extra inputs"),
+        ('{"acme": {"sessions": 0}}', "greater than 0"),
+        ('{"acme": {"sessions": "5"}}', "valid integer"),
+        ('{"acme": {"memory": "64m"}}', "at least 128m"),
+        ('{"acme": {"cpus": 0.05}}', "greater than or equal to 0.1"),
+        ('{"acme": {"timeout": 0}}', "greater than 0"),
+        ('{"acme": {"memory": "1g"}}', "tenants.acme: memory must be at most 512 MiB: the gateway's setting `memory`"),
+        ('{"acme": {"egress": true}}', "tenants.acme: egress needs the gateway's settings"),
+        ('{"acme": {"images": "stats:1"}}', "tenants.acme: images: 'stats:1' is not in the gateway's setting `images`"),
+    ],
+)
+def test_a_limit_that_no_tenant_may_have_is_refused_at_the_start(tenants: str, told: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(told)):
+        settings(tenants=tenants)
+
+
+def test_a_tenant_sees_its_own_limits_as_the_settings() -> None:
+    given = settings(images="stats:1,maps:2")
+    assert given.of_tenant(OwnLimits("acme")) is given
+    own = OwnLimits("acme", memory=128 * 1024**2, cpus=0.5, disk=1024**2, timeout=10.0, images=frozenset({"stats:1"}))
+    seen = given.of_tenant(own)
+    assert seen.limits == Limits(128 * 1024**2, 0.5, 64, 1024**2, 10 * 1024**2)
+    assert (seen.execute_timeout, seen.max_execute_timeout, seen.valid_timeout(None)) == (10, 10, 10)
+    assert seen.valid_image("stats:1") == "stats:1"
+    note = "this is the limit of tenant 'acme', which an admin of the gateway can change"
+    with pytest.raises(InvalidRequest, match=f"timeout must be at most 10 s: {note}"):
+        seen.valid_timeout(11)
+    with pytest.raises(InvalidRequest, match=f"image must be one of the usual image, stats:1: {note}"):
+        seen.valid_image("maps:2")
+    assert given.valid_timeout(11) == 11
+    assert given.valid_image("maps:2") == "maps:2"
+    with pytest.raises(InvalidRequest, match=r"timeout must be at most 600 s$"):
+        given.valid_timeout(601)
+    assert given.of_tenant(OwnLimits("acme", timeout=100.0)).valid_timeout(None) == given.execute_timeout
 
 
 # -- safety ----------------------------------------------------------------------------------------------------

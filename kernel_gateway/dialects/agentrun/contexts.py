@@ -58,7 +58,7 @@ class ExecuteHandler(AgentRunHandler):
     async def post(self, sandbox_id: str, context_id: str = "") -> None:
         """Run code in a context. Without a context's id, run it in the sandbox's default context of the language."""
         body = self.body(Execute)
-        settings = self.gateway.settings
+        settings = self.tenant_settings
         request = ExecuteRequest(
             code=body.code,
             # Some clients ask for timeouts far above the maximum, because they send milliseconds. They get the maximum.

@@ -39,7 +39,7 @@ class CommandHandler(AgentRunHandler):
         await self.run_until_client_leaves(self._run(self.sandbox(sandbox_id), body))
 
     async def _run(self, sandbox: Sandbox, body: Command) -> None:
-        settings = self.gateway.settings
+        settings = self.tenant_settings
         seconds = min(body.timeout or settings.execute_timeout, settings.max_execute_timeout)
         ended = await sandbox.commands.run(body.command, body.cwd or "", seconds)
         took = round(ended.duration * 1000)

@@ -32,7 +32,7 @@ class SandboxesHandler(AgentRunHandler):
         body = self.body(CreateSandbox)
         template = self.gateway.templates.get(self.tenant, body.templateName)
         key = SessionKey(self.tenant, valid_name("sandboxId", body.sandboxId or str(uuid4())))
-        sandbox = await self.gateway.sandboxes.create(key, body.spec(template, self.gateway.settings))
+        sandbox = await self.gateway.sandboxes.create(key, body.spec(template, self.tenant_settings))
         self.finish_enveloped(sandbox_model(sandbox), flat=True)
 
 

@@ -93,7 +93,7 @@ class ExecuteHandler(ContextBase):
         """Run code, and send its outputs while it runs. When the client leaves, interrupt the code."""
         body = self.body(Execute)
         # These clients send no timeout: they leave when they have waited for too long.
-        longest = self.gateway.settings.max_execute_timeout
+        longest = self.tenant_settings.max_execute_timeout
         request = ExecuteRequest(body.code, longest, env=valid_env(body.env_vars or {}), formats=FORMATS)
         await self.run_until_client_leaves(self._run(body, request))
 

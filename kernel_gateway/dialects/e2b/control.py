@@ -60,7 +60,7 @@ class SandboxesHandler(ControlHandler):
     async def post(self) -> None:
         """Create a sandbox. A repeated request with the same idempotency key returns the same sandbox."""
         body = self.body(NewSandbox)
-        spec = body.spec(self.gateway.settings, self.caller.key_id)
+        spec = body.spec(self.tenant_settings, self.caller.key_id)
         asked = self.request.headers.get("Idempotency-Key")
         seed = secrets.token_bytes(_ID_BYTES)
         if asked is not None:

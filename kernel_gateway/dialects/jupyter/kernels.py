@@ -53,7 +53,7 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place:
         cwd = sandbox_path(asked.cwd) if asked.cwd else valid_path(asked.path or "")
         idle_timeout = gateway.settings.valid_idle_timeout(asked.idle_timeout)
         env = valid_env(asked.wanted_env)
-        spec = replace(gateway.registry.defaults, env=env, cwd=cwd, idle_timeout=idle_timeout, place=place)
+        spec = replace(gateway.registry.defaults_of(tenant), env=env, cwd=cwd, idle_timeout=idle_timeout, place=place)
         if asked.name:
             spec = replace(spec, language=asked.name)
         return await gateway.registry.create(SessionKey(tenant, name), spec)

@@ -17,6 +17,7 @@ from kernel_gateway.dialects.native import (
     overview,
     sessions,
     stream,
+    tenant_limits,
 )
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
@@ -38,6 +39,7 @@ from kernel_gateway.http.usage_report import UsageReport
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
 _EXECUTIONS = f"{_SESSION}/executions"
+_LIMITS = "/v1/admin/tenants/{tenant}/limits"
 _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
     "it, and no code runs. If later events are no longer kept, it is the `result` alone, with all `outputs`."
@@ -210,7 +212,17 @@ API: dict[type[BaseHandler], list[Operation]] = {
         )
     ],
     overview.TenantsHandler: [
-        Operation("GET", "/v1/admin/tenants", "List the tenants with their usage and quotas", overview.Tenants)
+        Operation("GET", "/v1/admin/tenants", "List the tenants with their usage, quotas and limits", overview.Tenants)
+    ],
+    tenant_limits.TenantLimitsHandler: [
+        Operation("GET", _LIMITS, "List the limits of a tenant", tenant_limits.TenantLimits),
+        Operation(
+            "PATCH",
+            _LIMITS,
+            "Change limits of a tenant, from its next session or cell on",
+            tenant_limits.TenantLimits,
+            tenant_limits.ChangeLimits,
+        ),
     ],
     OpenApiHandler: [
         Operation("GET", "/v1/openapi.json", "This description", media={"application/json": {}}, public=True)

@@ -39,6 +39,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.http.usage_report import UsageReport
 from sessions.model.errors import SessionNotFound
 
@@ -148,14 +149,24 @@ _USAGE = {
     "memory_gib_hours": 18.5,
     "disk_gib_hours": 9.25,
 }
+_LIMITS = {
+    "sessions": {"value": 5, "most": 50, "source": "admin"},
+    "memory": {"value": 268435456, "most": 536870912, "source": "settings"},
+    "cpus": {"value": 1.0, "most": 1.0, "source": "gateway"},
+    "disk": {"value": 268435456, "most": 268435456, "source": "gateway"},
+    "timeout": {"value": 600.0, "most": 600.0, "source": "gateway"},
+    "images": {"value": [], "most": [], "source": "gateway"},
+    "egress": {"value": False, "most": False, "source": "gateway"},
+}
 _TENANT = {
     "tenant": "team-a",
-    "sessions": {"used": 1, "max": 50},
+    "sessions": {"used": 1, "max": 5},
     "executions": {"used": 0, "max": 10},
     "queued": {"used": 0, "max": 20},
     "execution_seconds": {"used": 31.4, "max": 3600},
     "output_bytes": {"used": None, "max": None},
     "upload_bytes": {"used": None, "max": None},
+    "limits": _LIMITS,
 }
 
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
@@ -170,6 +181,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         CreateKey: {"tenant": "team-a", "name": "nightly job", "expires_at": "2999-12-31"},
+        ChangeLimits: {"sessions": 5, "memory": "256m", "timeout": None},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         InterruptFrame: {"interrupt": True},
@@ -189,6 +201,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         AuditPage: {"executions": [_EXECUTION], "next": None},
         LiveSessions: {"sessions": [_LIVE]},
         UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
+        TenantLimits: _LIMITS,
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},

@@ -39,7 +39,7 @@ class ExecuteHandler(JsonHandler):
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
         self._plain, self._language = body.plain, body.language
-        key, request, seen = SessionKey(self.tenant, name), body.request(self.gateway.settings), self._last_seen()
+        key, request, seen = SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen()
         if not body.wait:
             await self._submit(key, request, seen)
             return
@@ -81,7 +81,7 @@ class ExecuteHandler(JsonHandler):
 
     def _spec(self) -> SessionSpec:
         """Return the settings of a session that is made on first use."""
-        defaults = self.gateway.registry.defaults
+        defaults = self.gateway.registry.defaults_of(self.tenant)
         return defaults if self._language is None else replace(defaults, language=self._language)
 
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:

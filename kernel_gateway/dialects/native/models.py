@@ -68,7 +68,9 @@ class CreateSession(Body):
         return replace(
             defaults,
             language=defaults.language if self.language is None else self.language,
-            limits=defaults.limits.narrowed(self.limits.model_dump(exclude_none=True) if self.limits else {}),
+            limits=defaults.limits.narrowed(
+                self.limits.model_dump(exclude_none=True) if self.limits else {}, settings.note
+            ),
             env=valid_env(self.env),
             idle_timeout=settings.valid_idle_timeout(self.idle_timeout),
             on_idle=defaults.on_idle if self.on_idle is None else OnIdle(self.on_idle),
@@ -126,7 +128,7 @@ class Execute(Body):
         """Return the request for the session.
 
         Args:
-            settings: settings of the gateway, with the limits of timeouts.
+            settings: settings of the client's tenant, with the limits of timeouts.
             interactive: True if the client can answer `input()` while the cell runs.
 
         Raises:
@@ -134,9 +136,7 @@ class Execute(Body):
                 `interrupt` for a cell that continues without its client, or `plain` asks for outputs that the answer
                 does not have.
         """
-        timeout = self.timeout or settings.execute_timeout
-        if timeout > settings.max_execute_timeout:
-            raise InvalidRequest(f"timeout must be at most {settings.max_execute_timeout:g} s", field="timeout")
+        timeout = settings.valid_timeout(self.timeout)
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
             raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
         if not self.wait and self.on_disconnect == "interrupt":

@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from pydantic import BaseModel, Field
 
+from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.http.admin_handler import AdminHandler
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
@@ -68,7 +69,7 @@ class Share(BaseModel):
 
 
 class Tenant(BaseModel):
-    """A tenant and its use of each quota."""
+    """A tenant, its use of each quota, and its limits."""
 
     tenant: str
     sessions: Share
@@ -77,10 +78,11 @@ class Tenant(BaseModel):
     execution_seconds: Share = Field(description="used within `window`, as are the bytes below")
     output_bytes: Share
     upload_bytes: Share
+    limits: TenantLimits
 
 
 class Tenants(BaseModel):
-    """The tenants that have a key or a session."""
+    """The tenants that have a key, a session, or a limit of their own."""
 
     tenants: list[Tenant]
     window: float = Field(description="seconds")
@@ -109,11 +111,12 @@ class TenantsHandler(AdminHandler):
 
     def get(self) -> None:
         """List the tenants by name."""
-        registry = self.gateway.registry
-        names = {session.key.tenant for session in registry.all()} | self.gateway.keys.tenants()
+        registry, limits = self.gateway.registry, self.gateway.tenant_limits
+        names = {session.key.tenant for session in registry.all()} | self.gateway.keys.tenants() | limits.tenants()
         tenants = [
             Tenant(
                 tenant=name,
+                limits=TenantLimits.of(limits, name),
                 **{
                     what: Share.of(uses)
                     for what, uses in self.gateway.quotas.uses(name, len(registry.taken(name))).items()

@@ -26,9 +26,8 @@ class SessionsHandler(JsonHandler):
         body = self.body(CreateSession)
         name = f"s-{secrets.token_hex(8)}" if body.name is None else body.name
         key = SessionKey(self.tenant, name)
-        session = await self.gateway.registry.create(
-            key, body.spec(self.gateway.settings, self.gateway.registry.defaults)
-        )
+        defaults = self.gateway.registry.defaults_of(self.tenant)
+        session = await self.gateway.registry.create(key, body.spec(self.tenant_settings, defaults))
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/sessions/{name}")
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))

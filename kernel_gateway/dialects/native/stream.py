@@ -96,7 +96,7 @@ class StreamHandler(SocketHandler):
             self._enqueue(validated(CodeFrame, frame), size)
 
     def _enqueue(self, cell: CodeFrame, size: int) -> None:
-        cell.request(self.gateway.settings)  # refuse an invalid cell now, not when its turn comes
+        cell.request(self.tenant_settings)  # refuse an invalid cell now, not when its turn comes
         if self._cells.full():
             raise QuotaExceeded(f"at most {QUEUE} cells can wait on one socket", max=QUEUE)
         if not self._account.take(size):
@@ -117,7 +117,7 @@ class StreamHandler(SocketHandler):
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
-        request = cell.request(self.gateway.settings, interactive=True)
+        request = cell.request(self.tenant_settings, interactive=True)
         check_language(self.gateway.registry, self._session, cell.language)
         self._continues_without_client = cell.on_disconnect == "continue"
         self._session.touch()

@@ -35,7 +35,7 @@ class RunHandler(JsonHandler):
 
     async def post(self) -> None:
         """Run a program."""
-        program = read(self.model, bytes(self._received)).program(self.gateway.settings)
+        program = read(self.model, bytes(self._received)).program(self.tenant_settings)
         self.accepted = True
         await self.run_until_client_leaves(self._run(program))
 

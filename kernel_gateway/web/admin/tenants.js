@@ -3,6 +3,7 @@ import { call } from "./api.js";
 import { confirmed } from "./dialog.js";
 import { button, chip, form, h, labelled, named, newId } from "./dom.js";
 import { bytes, count, moment, NONE, seconds } from "./format.js";
+import { changedLimits, ownLimits } from "./limits.js";
 import { Section } from "./section.js";
 import { Table } from "./table.js";
 
@@ -29,6 +30,8 @@ export class Tenants extends Section {
       share("Time used", "execution_seconds", seconds),
       share("Output", "output_bytes", bytes),
       share("Uploads", "upload_bytes", bytes),
+      { label: "Own limits", cell: (it) => named(ownLimits(it.limits)) },
+      { label: "", fixed: (present) => button("Limits", () => this.#limit(present()), { kind: "small" }) },
     ],
   });
   #keys = new Table({
@@ -67,6 +70,12 @@ export class Tenants extends Section {
     this.#names.replaceChildren(...tenants.map((it) => h("option", { value: it.tenant })));
     this.#tenants.show(tenants, h("p", {}, "There are no tenants. Make a key for the first one below."));
     this.#keys.show(keys, h("p", {}, "There are no keys that can be revoked. Make one above."));
+  }
+
+  async #limit({ tenant, limits }) {
+    if (!(await changedLimits(tenant, limits))) return;
+    await this.refresh();
+    this.notice.tell(`The limits of ${tenant} were changed.`);
   }
 
   #form() {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -153,6 +154,49 @@ def test_revoking_the_own_key_signs_out(admin_page: AdminPage) -> None:
     admin_page.press("Revoke", admin_page.row("Keys", tenant))
     admin_page.press("Revoke key", admin_page.page.get_by_role("alertdialog"))
     expect(admin_page.page.get_by_role("status")).to_contain_text("The key opens nothing any more")
+
+
+@pytest.mark.gate
+def test_the_limits_of_a_tenant_are_changed_and_taken_back(admin_page: AdminPage) -> None:
+    page, tenant = admin_page.page, f"erin-{secrets.token_hex(3)}"
+    admin_page.ask("POST", "/v1/admin/keys", json={"tenant": tenant})
+    admin_page.sign_in("tenants")
+    row, dialog = admin_page.row("Tenants", tenant), page.get_by_role("dialog")
+
+    def told() -> dict[str, Any]:
+        limits = admin_page.ask("GET", f"/v1/admin/tenants/{tenant}/limits").json()
+        return {name: limit["value"] for name, limit in limits.items() if limit["source"] == "admin"}
+
+    admin_page.press("Limits", row)
+    expect(dialog).to_contain_text(f"Limits of {tenant}")
+    dialog.get_by_label("Sessions and sandboxes").fill("many")
+    admin_page.press("Save limits", dialog)
+    expect(dialog.locator("[data-field=sessions] .problem")).to_contain_text("valid integer")
+    dialog.get_by_label("Sessions and sandboxes").fill("5")
+    dialog.get_by_label("Memory").fill("2g")
+    admin_page.press("Save limits", dialog)
+    expect(dialog.get_by_role("status")).to_contain_text("memory must be at most 512 MiB: the gateway's setting")
+    assert told() == {}
+    dialog.get_by_label("Memory").fill("256m")
+    dialog.get_by_label("Timeout").fill("1.5")
+    dialog.get_by_label("Images").fill("-")
+    dialog.get_by_label("Network allowlist").select_option("no")
+    admin_page.press("Save limits", dialog)
+    expect(dialog).to_have_count(0)
+    expect(row).to_contain_text("sessions 5, memory 256m, timeout 1.5, images -, egress no")
+    assert told() == {"sessions": 5, "memory": 256 * 1024**2, "timeout": 1.5, "images": [], "egress": False}
+
+    admin_page.press("Limits", row)
+    expect(dialog.get_by_label("Memory")).to_have_value("256m")
+    dialog.get_by_label("Memory").fill("")
+    admin_page.press("Save limits", dialog)
+    expect(row).to_contain_text("sessions 5, timeout 1.5")
+    assert "memory" not in told()
+    admin_page.press("Limits", row)
+    dialog.get_by_label("Sessions and sandboxes").fill("6")
+    admin_page.press("Cancel", dialog)
+    expect(dialog).to_have_count(0)
+    assert told()["sessions"] == 5
 
 
 # -- audit -----------------------------------------------------------------------------------------------------

@@ -39,7 +39,9 @@ def seem_hostile(admin_page: AdminPage) -> None:
     admin_page.answer("v1/admin/sessions", {"sessions": sessions})
     nothing = {"used": 1, "max": None}
     names = ("sessions", "executions", "queued", "execution_seconds", "output_bytes", "upload_bytes")
-    tenants = [{"tenant": name} | dict.fromkeys(names, nothing) for name in NAMES]
+    limit = {"value": NAMES, "most": NAMES, "source": "admin"}
+    limits = dict.fromkeys(("sessions", "memory", "cpus", "disk", "timeout", "images", "egress"), limit)
+    tenants = [{"tenant": name, "limits": limits} | dict.fromkeys(names, nothing) for name in NAMES]
     admin_page.answer("v1/admin/tenants", {"tenants": tenants, "window": 3600})
     keys = [{"id": name, "tenant": name, "role": PAYLOAD, "created_at": WHEN} for name in NAMES]
     admin_page.answer("v1/admin/keys", {"keys": keys})

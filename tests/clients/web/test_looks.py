@@ -107,6 +107,10 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
     admin_page.press("Make key")
     expect(page.get_by_label("The new key")).to_be_visible()
     look_at("tenants")
+    admin_page.press("Limits", admin_page.row("Tenants", "alice"))
+    expect(page.get_by_role("dialog")).to_be_visible()
+    look_at("limits")
+    admin_page.press("Cancel", page.get_by_role("dialog"))
 
     admin_page.go("Audit")
     expect(admin_page.rows("Executions").first).to_be_visible()

@@ -63,7 +63,7 @@ def test_every_command_explains_each_of_its_arguments(
 
 CLIENTS = [
     *("run", "sessions", "create", "end", "interrupt", "restart", "files"),
-    *("notebook", "checkpoint", "rollback", "branch", "languages"),
+    *("notebook", "checkpoint", "rollback", "branch", "languages", "tenants"),
 ]
 
 

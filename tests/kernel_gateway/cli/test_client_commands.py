@@ -21,6 +21,7 @@ from kernel_gateway.cli import main
 from kernel_gateway.cli.client_command import NOBODY_READS
 from kernel_gateway.cli.files import _pieces
 from kernel_gateway.cli.remote import HINTS, Failed
+from kernel_gateway.cli.tenants import LIMITS
 from kernel_gateway.dialects.native.checkpoints import CheckpointInfo
 from kernel_gateway.errors import STATUS
 from tests import gateways
@@ -48,6 +49,8 @@ CALLS = [
     ("rollback",),
     ("branch", "b"),
     ("languages",),
+    ("tenants", "list"),
+    ("tenants", "limits", "carol", "--sessions", "1"),
 ]
 
 
@@ -338,6 +341,81 @@ def test_every_command_tells_of_a_wrong_key(fails: Callable[..., str], arguments
         "SB020: The key is not known. - Send `Authorization: Bearer KEY`; the gateway's operator hands out keys. "
         "(--key KEY or the variable KERNEL_GATEWAY_KEY)"
     )
+
+
+# -- tenants ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def as_admin(gateway: Gateway, at_gateway: Gateway, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The gateway's commands have an admin's key, and the tenant carol has no limits of her own afterwards."""
+    key = gateway.admin_key()
+    monkeypatch.setenv("KERNEL_GATEWAY_KEY", key)
+    yield
+    ended = gateway.call(
+        "PATCH",
+        "/v1/admin/tenants/carol/limits",
+        tenant=None,
+        headers={"Authorization": f"Bearer {key}"},
+        json=dict.fromkeys(LIMITS),
+    )
+    assert ended.status_code == 200
+
+
+@pytest.mark.usefixtures("as_admin")
+def test_the_limits_of_a_tenant_are_changed_printed_and_taken_back(out: Callable[..., str]) -> None:
+    def limits(*flags: str) -> dict[str, list[str]]:
+        lines = out("tenants", "limits", "carol", *flags).splitlines()
+        return {line.split()[0]: line.split(maxsplit=2)[1:] for line in lines}
+
+    assert limits() == {
+        "sessions": ["50", "gateway"],
+        "memory": ["512m", "gateway"],
+        "cpus": ["1", "gateway"],
+        "disk": ["256m", "gateway"],
+        "timeout": ["600", "gateway"],
+        "images": ["-", "gateway"],
+        "egress": ["no", "gateway"],
+    }
+    changed = limits("--sessions", "5", "--memory", "256m", "--cpus", "0.5", "--disk", "64m", "--timeout", "60")
+    assert changed["sessions"] == ["5", "admin (most: 50)"]
+    assert changed["memory"] == ["256m", "admin (most: 512m)"]
+    assert [changed[name][0] for name in ("cpus", "disk", "timeout")] == ["0.5", "64m", "60"]
+    assert limits("--images", "", "--egress", "no")["egress"] == ["no", "admin (most: no)"]
+    assert limits("--memory", "default")["memory"] == ["512m", "gateway"]
+    assert limits()["sessions"] == ["5", "admin (most: 50)"]
+    shown = json.loads(out("tenants", "limits", "carol", "--json"))
+    assert (shown["sessions"]["value"], shown["memory"]["source"]) == (5, "gateway")
+
+
+@pytest.mark.usefixtures("as_admin")
+def test_tenants_are_listed_with_the_limits_of_their_own(out: Callable[..., str]) -> None:
+    out("tenants", "limits", "carol", "--sessions", "5", "--memory", "256m")
+    lines = dict(line.split(maxsplit=1) for line in out("tenants", "list").splitlines())
+    assert (lines["carol"], lines["alice"]) == ("sessions=5 memory=256m", "-")
+    listed = json.loads(out("tenants", "list", "--json"))["tenants"]
+    assert {each["tenant"] for each in listed} == set(lines)
+
+
+@pytest.mark.usefixtures("as_admin")
+def test_a_limit_above_the_gateways_is_refused_with_the_reason(fails: Callable[..., str]) -> None:
+    told = fails("tenants", "limits", "carol", "--memory", "2g")
+    assert told.startswith("SB002: memory must be at most 512 MiB: the gateway's setting `memory` is the most for any")
+    assert fails("tenants", "limits", "a/b", "--sessions", "5").startswith("SB002: tenant must be 1 to 64")
+
+
+def test_tenants_are_listed_only_for_an_admin(fails: Callable[..., str]) -> None:
+    assert fails("tenants", "list").startswith("SB026: This key's role does not permit the request.")
+
+
+@pytest.mark.parametrize("flag", [["--sessions", "many"], ["--egress", "perhaps"], ["--timeout", "long"]])
+def test_a_limit_that_is_no_value_is_refused_before_it_is_sent(
+    capsys: pytest.CaptureFixture[str], flag: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["tenants", "limits", "carol", *flag])
+    assert ended.value.code == 2
+    assert f"argument {flag[0]}: '{flag[1]}' is no value of this limit, nor `default`" in capsys.readouterr().err
 
 
 def test_every_hint_is_for_an_error_that_exists() -> None:

@@ -69,6 +69,8 @@ ADMINS = [
     ("GET", "/v1/admin/sessions"),
     ("DELETE", "/v1/admin/sessions/alice/none"),
     ("GET", "/v1/admin/tenants"),
+    ("GET", "/v1/admin/tenants/alice/limits"),
+    ("PATCH", "/v1/admin/tenants/alice/limits"),
 ]
 
 

@@ -31,6 +31,7 @@ from kernel_gateway.dialects.native.models import (
 from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
+from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import Operation
@@ -107,7 +108,7 @@ def test_each_operation_is_described_in_full(operation: Operation) -> None:
 
 def test_bodies_that_clients_send_refuse_unknown_fields() -> None:
     schemas = described()["components"]["schemas"]
-    for name in ("CreateKey", "CreateSession", "Execute", "LimitsBody"):
+    for name in ("ChangeLimits", "CreateKey", "CreateSession", "Execute", "LimitsBody"):
         assert schemas[name]["additionalProperties"] is False
 
 
@@ -231,6 +232,7 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
         (LiveSessions, "GET", "/v1/admin/sessions", None),
         (Tenants, "GET", "/v1/admin/tenants", None),
         (UsageReport, "GET", "/v1/admin/usage", None),
+        (TenantLimits, "GET", "/v1/admin/tenants/alice/limits", None),
         (KeyList, "GET", "/v1/admin/keys", None),
         (Failure, "GET", "/v1/sessions/none", None),
     ]

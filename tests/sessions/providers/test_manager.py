@@ -22,12 +22,14 @@ from sessions.model.errors import (
     SettingsUnreadable,
     StartFailed,
 )
+from sessions.model.tenant_limits import OwnLimits
 from sessions.programs.program import Artifact, Ending, Outcome, Program, Returned
 from sessions.providers import active
 from sessions.providers.base import ExecutionResult
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.store import ProviderStore
-from tests.fakes import until
+from sessions.session.services import SessionServices
+from tests.fakes import FakeBackend, until, world_over
 from tests.sessions.providers.fakes import SECRET, Behaviour, FakeProvider, Unsafe
 
 SCHEMA = FakeProvider.get_config_schema()
@@ -38,9 +40,12 @@ class OwnRunner:
 
     def __init__(self) -> None:
         self.error: SessionError | None = None
+        #: timeout of the last program
+        self.timeout: float | None = None
 
     async def run(self, tenant: str, program: Program) -> Outcome:
         await asyncio.sleep(0)
+        self.timeout = program.timeout
         if self.error is not None:
             raise self.error
         return Outcome(Ending.OK, f"own {tenant} {program.code}", "", 0)
@@ -55,9 +60,9 @@ class Providers:
         self.own = OwnRunner()
         self.managers: list[ProviderManager] = []
 
-    def manager(self, **rules: Any) -> ProviderManager:
+    def manager(self, services: SessionServices | None = None, **rules: Any) -> ProviderManager:
         makers = {name: told.make for name, told in self.told.items()}
-        self.managers.append(ProviderManager(self.store, makers, Rules(**rules), own=self.own))
+        self.managers.append(ProviderManager(self.store, makers, Rules(**rules), own=self.own, services=services))
         return self.managers[-1]
 
     def use(self, name: str, **config: str) -> None:
@@ -96,6 +101,23 @@ async def test_a_program_has_an_instance_of_its_own_which_is_destroyed(providers
     assert providers.all() == [provider]
     assert manager.get_provider_name() == "one"
     assert await manager.get_provider() is provider
+
+
+@pytest.mark.parametrize(("asked", "most"), [(None, 5), (3, 3), (6, 5)])
+async def test_a_program_runs_no_longer_than_its_tenant_may(
+    providers: Providers, backend: FakeBackend, asked: float | None, most: float
+) -> None:
+    own = {"acme": OwnLimits("acme", timeout=5.0)}
+    async with world_over(backend, own_limits=lambda tenant: own.get(tenant, OwnLimits(tenant))) as world:
+        manager = providers.manager(world.services, timeout=7.5)
+        await manager.run("acme", Program("c", "python", timeout=asked))
+        assert providers.own.timeout == most
+        await manager.run("umbrella", Program("c", "python", timeout=asked))
+        assert providers.own.timeout == asked
+        providers.use("one")
+        for tenant, seconds in (("acme", most), ("umbrella", asked or 8)):
+            result = await manager.execute_code("c", "python", asked, tenant=tenant)
+            assert result.metadata["asked"][3] == seconds
 
 
 @pytest.mark.parametrize("failing", ["execute_code", "destroy_instance"])

@@ -21,6 +21,7 @@ from sessions.store.database import Database, DatabaseUnusable, open_database, o
 from sessions.store.ledger import Ledger
 from sessions.store.reserve import RESERVE, Reserve
 from sessions.store.templates import Templates
+from sessions.store.tenant_limits import TenantLimitStore
 from sessions.store.usage_store import UsageStore
 
 
@@ -34,6 +35,7 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "ledger": lambda directory: Ledger(directory / "ledger.db"),
     "providers": ProviderStore,
     "usage": lambda directory: UsageStore(directory / "usage.db"),
+    "tenant limits": lambda directory: TenantLimitStore(directory / "tenants.db"),
     "templates": lambda directory: Templates(directory / "templates.db", "default"),
 }
 SCHEMA = "CREATE TABLE IF NOT EXISTS numbers (number INTEGER)"

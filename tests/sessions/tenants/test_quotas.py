@@ -33,14 +33,14 @@ async def hold(quotas: Quotas, tenant: str, over: asyncio.Event) -> None:
 
 
 def test_sessions_within_the_limit_are_admitted(quotas: Quotas) -> None:
-    quotas.admit_session(0, 9.5)
-    quotas.admit_session(1, 9.5)
+    quotas.admit_session("acme", 0, 9.5)
+    quotas.admit_session("acme", 1, 9.5)
 
 
 @pytest.mark.parametrize("present", [2, 3])
 def test_a_session_above_the_limit_is_refused(quotas: Quotas, present: int) -> None:
     with pytest.raises(QuotaExceeded, match="at most 2 sessions") as refused:
-        quotas.admit_session(present, 9.5)
+        quotas.admit_session("acme", present, 9.5)
     assert refused.value.details == {"limit": "sessions", "max": 2, "retry_after": 10}
 
 

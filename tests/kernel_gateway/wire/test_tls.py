@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from kernel_gateway.wire import tls
 from tests import gateways
 from tests.gateways import Gateway
+from tests.kernel_gateway.calls import metric
 from tests.tiers import some
 
 NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -106,6 +107,20 @@ def test_a_given_certificate_is_served(tmp_path: Path) -> None:
         assert serving.url.startswith("https://")
         assert serving.call("GET", "/v1/sessions").status_code == 200
         assert not (serving.state_dir / "tls.pem").exists()
+
+
+def test_the_time_until_the_certificate_ends_is_measured(gateway: Gateway) -> None:
+    seconds = metric(gateway, "kernel_gateway_certificate_seconds")
+    assert timedelta(days=364) < timedelta(seconds=seconds) <= tls.VALID
+
+
+def test_a_certificate_ends_with_the_first_of_its_issuers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tls.own_certificate(tmp_path, NAMES)
+    monkeypatch.setattr(tls, "VALID", timedelta(days=3))
+    _, _, issuer = tls._made(NAMES)
+    chain = tmp_path / "chain.pem"
+    chain.write_bytes(own.read_bytes() + issuer)
+    assert tls.end_of(chain) == x509.load_pem_x509_certificate(issuer).not_valid_after_utc < tls.end_of(own)
 
 
 # -- the file that is kept -------------------------------------------------------------------------------------

@@ -69,11 +69,24 @@ def test_only_the_gateways_user_can_read_the_key_and_clients_get_none(gateway: G
     assert b"PRIVATE KEY" not in (gateway.state_dir / "tls.pem").read_bytes()
 
 
-def test_plain_http_is_not_answered(gateway: Gateway) -> None:
-    plain = gateway.url.replace("https://", "http://")
-    with pytest.raises(requests.exceptions.ConnectionError):
-        requests.get(f"{plain}/healthz", timeout=10)
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "CONNECT"])
+def test_plain_http_is_told_to_use_https(gateway: Gateway, method: str) -> None:
+    where = urlsplit(gateway.url)
+    with socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain:
+        plain.sendall(f"{method} /healthz HTTP/1.1\r\nHost: localhost\r\nX: {'x' * 9000}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: plain.recv(4096), b""))  # until the gateway closes
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert b"begins with https://" in body
     assert gateway.call("GET", "/healthz").status_code == 200
+
+
+def test_a_client_that_breaks_off_its_handshake_gets_no_answer(gateway: Gateway) -> None:
+    where = urlsplit(gateway.url)
+    with socket.create_connection((where.hostname, where.port or 0), timeout=10) as plain:
+        plain.sendall(b"\x16\x03\x01\x00\x05hello")
+        assert b"HTTP" not in b"".join(iter(lambda: plain.recv(4096), b""))
 
 
 def test_old_versions_of_tls_are_refused(gateway: Gateway) -> None:

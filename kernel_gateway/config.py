@@ -90,7 +90,9 @@ class Settings(BaseSettings):
     )
     egress_image: str = Field("kernel-gateway/egress:latest", description="the egress proxy's image")
     keys: Keys = Field(
-        {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
+        {},
+        description="tenant:key,tenant:key; without any, a key for tenant `local` is made: file `key` in state_dir",
+        repr=False,
     )
     access_keys: AccessKeys = Field(
         {},

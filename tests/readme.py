@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
-from kernel_gateway.config import Settings
+from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
@@ -17,12 +17,15 @@ ROOT = Path(__file__).parents[1]
 
 
 def settings() -> str:
-    """Return the table of settings."""
-    lines = ["| setting | default | |", "| --- | --- | --- |"]
-    for name, field in Settings.model_fields.items():
-        default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
-        lines.append(f"| `{name}` | {default} | {field.description} |")
-    return "\n".join(lines)
+    """Return the tables of settings, one for each subject."""
+    lines: list[str] = []
+    for subject, members in settings_by_group().items():
+        lines += [f"### {subject}", "", "| setting | default | |", "| --- | --- | --- |"]
+        for name, field in members.items():
+            default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
+            lines.append(f"| `{name}` | {default} | {field.description} |")
+        lines.append("")
+    return "\n".join(lines[:-1])
 
 
 def states() -> str:

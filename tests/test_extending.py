@@ -28,7 +28,17 @@ def _modules(folder: str) -> set[str]:
 
 
 def test_the_page_answers_every_question_of_a_newcomer() -> None:
-    asked = {"a language", "a backend", "a dialect", "a provider", "a limit", "an error", "a metric", "a setting"}
+    asked = {
+        "a language",
+        "a backend",
+        "a dialect",
+        "a provider",
+        "a limit",
+        "an error",
+        "an alert",
+        "a metric",
+        "a setting",
+    }
     assert {what for what, _, _ in ROWS} == asked
 
 

@@ -247,6 +247,7 @@ class Service:
             keystore=self.keystore,
             audit=self.audit,
             metrics=self.metrics,
+            alerts=self.alerts,
             trouble=self._trouble,
             warm_kernels=self.pool.depth,
             count_executions=self.quotas.under_way,

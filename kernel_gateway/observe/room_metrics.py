@@ -28,6 +28,19 @@ class RoomMetrics:
         self._certificate = gauge("certificate_seconds", "Seconds until the certificate ends; +Inf: no https")
         self._certificate.set(math.inf)
 
+    def state_disk(self) -> tuple[float, float]:
+        """Return the used bytes of the disk of the state directory, and all bytes of it."""
+        size = _value(self._size)
+        return size - _value(self._free), size
+
+    def sleep_disk(self) -> tuple[float, float]:
+        """Return the bytes of sleeping sessions and checkpoints, and their limit."""
+        return _value(self._asleep), _value(self._asleep_limit)
+
+    def memory(self) -> tuple[float, float]:
+        """Return the bytes of memory that are promised, and their limit; infinite without a limit."""
+        return _value(self._promised), _value(self._promised_limit)
+
     def watch_disk(self, directory: Path) -> None:
         """Show the disk of the state directory. A disk that does not answer counts as full."""
         self._free.set_function(lambda: _asked(room_in, directory))
@@ -67,3 +80,9 @@ def _asked(question: Callable[[Path], int], directory: Path) -> float:
         return question(directory)
     except OSError:
         return 0.0
+
+
+def _value(gauge: Gauge) -> float:
+    """Return the present value of a gauge without labels."""
+    ((sample,),) = (metric.samples for metric in gauge.collect())
+    return float(sample.value)

@@ -161,6 +161,9 @@ API: dict[type[BaseHandler], list[Operation]] = {
     admin.AuditHandler: [
         Operation("GET", "/v1/admin/audit", "List who ran what, newest first", admin.AuditPage, query=admin.AUDIT_QUERY)
     ],
+    overview.OverviewHandler: [
+        Operation("GET", "/v1/admin/overview", "Describe the state of the gateway and its alerts", overview.Overview)
+    ],
     overview.LiveSessionsHandler: [
         Operation("GET", "/v1/admin/sessions", "List the sessions of all tenants, oldest first", overview.LiveSessions)
     ],

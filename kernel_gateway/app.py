@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 import structlog
+from prometheus_client import Metric
 from tornado.httpserver import HTTPServer
 from tornado.httputil import HTTPServerRequest
 from tornado.routing import PathMatches, Rule
@@ -31,6 +32,7 @@ from kernel_gateway.identity.origins import Origins
 from kernel_gateway.isolation import kernelspecs, make_backend
 from kernel_gateway.journal import Journal
 from kernel_gateway.observe import logs
+from kernel_gateway.observe.alerts import AlertWatch
 from kernel_gateway.observe.looplag import LoopLag
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.own_address import leads_here
@@ -47,6 +49,7 @@ from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import OnIdle
 from sessions.model.egress import EgressTenants
+from sessions.model.errors import SessionError
 from sessions.model.tasks import log_failure, spawn
 from sessions.model.values import SessionSpec, Timeouts
 from sessions.programs.runs import ProgramRunner
@@ -133,6 +136,7 @@ class Service:
         )
         self.backend.report_restores(self.metrics.pool.restored)
         self.readiness = Readiness(self.backend)
+        self.alerts = AlertWatch(self._collect, time.monotonic)
         memory = PromisedMemory(settings.total_memory, settings.share)
         starts = StartQueue(
             self.backend,
@@ -142,7 +146,10 @@ class Service:
             memory=memory,
             on_stages=self.metrics.pool.stages,
         )
-        self.metrics.pool.promised.set_function(lambda: memory.promised)
+        sleep_disk = SleepDisk(settings.sleep_disk, settings.share)
+        self.metrics.room.watch_disk(self.state_dir)
+        self.metrics.room.watch_memory(lambda: memory.promised, settings.total_memory)
+        self.metrics.room.watch_sleep_disk(lambda: sleep_disk.used, settings.sleep_disk)
         self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         self.metrics.pool.waiting.set_function(lambda: starts.waiting)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
@@ -216,6 +223,15 @@ class Service:
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
+    def _trouble(self) -> SessionError | None:
+        """Return the error that keeps kernels from starting, or None."""
+        return self.readiness.trouble or self.syncer.trouble
+
+    def _collect(self) -> list[Metric]:
+        """Return the metrics that alerts need."""
+        self.metrics.set_trouble(self._trouble())
+        return list(self.metrics.registry.collect())
+
     def _request_ended(self, handler: RequestHandler) -> None:
         """Log and count a request; tornado calls this for every answer."""
         if not isinstance(handler, BaseHandler):
@@ -247,7 +263,8 @@ class Service:
             tenant_limits=self.tenant_limits,
             audit=self.audit,
             metrics=self.metrics,
-            trouble=lambda: self.readiness.trouble or self.syncer.trouble,
+            alerts=self.alerts,
+            trouble=self._trouble,
             warm_kernels=self.pool.depth,
             count_executions=self.quotas.under_way,
             inventory=lambda: self.backend.inventory,
@@ -287,7 +304,9 @@ class Service:
             self.certificate = tls.own_certificate(
                 self.state_dir, self._allowed_hosts() | {*LOOPBACK_NAMES, self.settings.host}
             )
-        return tls.context(self.certificate)
+        context = tls.context(self.certificate)
+        self.metrics.room.watch_certificate(tls.end_of(self.certificate))
+        return context
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and start to keep kernels warm.
@@ -327,6 +346,7 @@ class Service:
         self._background = [
             spawn(self.readiness.run(), "readiness"),
             spawn(logs.limit.run(), "log"),
+            spawn(self.alerts.run(), "alerts"),
             spawn(LoopLag(self.metrics.loop_was_late).run(), "loop lag"),
             spawn(self.pool.run(CULL_INTERVAL), "pool"),
             spawn(self._culler.run(CULL_INTERVAL), "culler"),

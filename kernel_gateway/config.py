@@ -1,8 +1,8 @@
 """Settings. Only this module reads the environment.
 
-A setting is one field of `Settings`. Its name in a file, its environment variable `KERNEL_GATEWAY_<NAME>`, its flag
-of `kernel-gateway serve` and the row of the table in docs/settings.md come from that field (a test compares them). To
-add a setting, add a field.
+A setting is one field of `Settings`, declared in the group of its subject. Its name in a file, its environment variable
+`KERNEL_GATEWAY_<NAME>`, its flag of `kernel-gateway serve` and the row of the tables in docs/settings.md come from that
+field (a test compares them). To add a setting, add a field.
 """
 
 from __future__ import annotations
@@ -12,10 +12,13 @@ import os
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import TomlConfigSettingsSource as TomlFile
 
@@ -56,142 +59,178 @@ UNREAD = 256 * MIB
 TEMPORARY_MIN = 64 * MIB
 
 
+class Group(StrEnum):
+    """The subjects of settings, in the order of the help and of docs/settings.md."""
+
+    ADDRESS = "Address and https"
+    KEYS = "Keys"
+    PLACE = "Where kernels run"
+    EGRESS = "Hosts that kernels may reach"
+    KERNEL = "One kernel and its cells"
+    LIFE = "Life of sessions"
+    WARM = "Warm kernels"
+    TENANTS = "What tenants may use"
+    WIRE = "Connections"
+    RECORDS = "Records and rules"
+
+
+def _group(group: Group) -> partial[Any]:
+    """Return what declares a setting of a group, as `Field` does."""
+    return partial(Field, json_schema_extra={"group": group})
+
+
+_address = _group(Group.ADDRESS)
+_keys = _group(Group.KEYS)
+_place = _group(Group.PLACE)
+_egress = _group(Group.EGRESS)
+_kernel = _group(Group.KERNEL)
+_life = _group(Group.LIFE)
+_warm = _group(Group.WARM)
+_tenants = _group(Group.TENANTS)
+_wire = _group(Group.WIRE)
+_records = _group(Group.RECORDS)
+
+
 class Settings(BaseSettings):
     """All settings of a deployment."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
 
-    host: str = Field("127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox")
-    port: int = Field(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
-    allowed_hosts: Names = Field(
+    host: str = _address(
+        "127.0.0.1", description="address to listen on; another than loopback needs keys and a sandbox"
+    )
+    port: int = _address(8888, ge=0, le=65535, description="port to listen on; 0 takes a free one")
+    allowed_hosts: Names = _address(
         [],
         description="names in the Host header to answer to, with commas; `*.name` is any name one label below; "
         "loopback names always work on loopback",
     )
-    allowed_origins: Origins = Field(
+    allowed_origins: Origins = _address(
         [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
-    isolation: Literal["auto", "docker", "process"] = Field(
+    isolation: Literal["auto", "docker", "process"] = _place(
         "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
     )
-    runtime: str = Field("runsc", description="the engine's runtime for kernels; runc is used only when set here")
-    image: str = Field("kernel-gateway/python:latest", description="the kernels' image")
-    images: Names = Field(
+    runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
+    image: str = _place("kernel-gateway/python:latest", description="the kernels' image")
+    images: Names = _place(
         [], description="further images that a session may ask for, with commas; without any, all sessions have `image`"
     )
-    wheels: Path | None = Field(
+    wheels: Path | None = _place(
         None, description="directory with wheels that sessions may install with pip; absolute, on the engine's machine"
     )
-    network: str = Field("kernel-gateway", description="the kernels' network; made if it is absent")
-    egress_allow: Hosts = Field(
+    network: str = _place("kernel-gateway", description="the kernels' network; made if it is absent")
+    egress_allow: Hosts = _egress(
         [],
         description="hosts that sessions with network `allowlist` may reach: name or name:port, with commas; none: off",
     )
-    egress_tenants: Names = Field([], description="tenants that may have such sessions, with commas; * for all")
-    egress_dns: NameServers = Field(
+    egress_tenants: Names = _egress([], description="tenants that may have such sessions, with commas; * for all")
+    egress_dns: NameServers = _egress(
         [], description="IPv4 addresses of the name servers that the egress proxy asks, with commas"
     )
-    egress_image: str = Field("kernel-gateway/egress:latest", description="the egress proxy's image")
-    keys: Keys = Field(
-        {}, description="tenant:key,tenant:key; without any, a key for tenant `local` is made and printed", repr=False
+    egress_image: str = _egress("kernel-gateway/egress:latest", description="the egress proxy's image")
+    keys: Keys = _keys(
+        {},
+        description="tenant:key,tenant:key; without any, a key for tenant `local` is made and written to state_dir",
+        repr=False,
     )
-    access_keys: AccessKeys = Field(
+    access_keys: AccessKeys = _keys(
         {},
         description="tenant:id:secret,tenant:id:secret; access keys of clients that sign, like the AgentRun SDK",
         repr=False,
     )
-    admin_key: str | None = Field(
+    admin_key: str | None = _keys(
         None,
         min_length=KEY_MIN,
         description="key of tenant `admin` with the role admin; none: no such key",
         repr=False,
     )
-    fallback_provider: Literal["self_managed", "aliyun_codeinterpreter", "e2b", "local"] | None = Field(
+    fallback_provider: Literal["self_managed", "aliyun_codeinterpreter", "e2b", "local"] | None = _place(
         None, description="provider for programs that the active one cannot begin; none: no fallback"
     )
-    secrets_key_file: Path | None = Field(
+    secrets_key_file: Path | None = _keys(
         None,
         description="file with the key of providers' secrets and sleeping memory; "
         "else secrets.key in state_dir, made if absent",
     )
-    tls: bool = Field(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
-    tls_certificate: Path | None = Field(
+    tls: bool = _address(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
+    tls_certificate: Path | None = _address(
         None, description="PEM file with the certificate, its issuers and its private key; turns https on"
     )
-    idle_timeout: Seconds = Field(300, description="seconds without activity after which a session is ended")
-    max_idle_timeout: Seconds = Field(3600, description="the longest idle timeout that a client may ask for")
-    cull_connected: bool = Field(
+    idle_timeout: Seconds = _life(300, description="seconds without activity after which a session is ended")
+    max_idle_timeout: Seconds = _life(3600, description="the longest idle timeout that a client may ask for")
+    cull_connected: bool = _life(
         False,  # noqa: FBT003
         description="end idle sessions with connected Jupyter clients, too; otherwise only after max_idle_timeout",
     )
-    on_idle: Literal["end", "sleep"] = Field(
+    on_idle: Literal["end", "sleep"] = _life(
         "end", description="what happens to an idle session: end, or sleep: its memory is kept on disk"
     )
-    sleep_for: Seconds = Field(86400, description="seconds that a session may sleep; then it is ended")
-    sleep_disk: SomeBytes = Field(
+    sleep_for: Seconds = _life(86400, description="seconds that a session may sleep; then it is ended")
+    sleep_disk: SomeBytes = _life(
         4096 * MIB, description="disk for sleeping sessions and checkpoints, in state_dir; 0: none may sleep"
     )
-    max_lifetime: float = Field(
+    max_lifetime: float = _life(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )
-    max_pause: float = Field(
+    max_pause: float = _life(
         86400, ge=0, allow_inf_nan=False, description="seconds after which a paused sandbox is ended; 0: no limit"
     )
-    ping_interval: Seconds = Field(
+    ping_interval: Seconds = _wire(
         20, description="seconds between two pings of a WebSocket, and to wait for the answer before closing"
     )
-    drain_timeout: float = Field(
+    drain_timeout: float = _life(
         10,
         ge=0,
         allow_inf_nan=False,
         description="seconds that running cells have to finish when the gateway stops; with `keep_sessions`, those of "
         "sandboxed sessions run on instead",
     )
-    keep_sessions: bool = Field(
+    keep_sessions: bool = _life(
         False,  # noqa: FBT003
         description="on stop, leave the sessions to the gateway that is started next; otherwise end them",
     )
-    pool_size: int = Field(1, ge=0, description="kernels kept warm per language in use; 0: none")
-    pool_max: int = Field(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
-    preload: Modules = Field(
+    pool_size: int = _warm(1, ge=0, description="kernels kept warm per language in use; 0: none")
+    pool_max: int = _warm(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
+    preload: Modules = _warm(
         None,
         description="modules that warm Python kernels import ahead of need, with commas, or an empty list; "
         "none: what pandas, plots and sklearn need (`preload` of the kernelspec)",
     )
-    golden_images: Literal["auto", "off"] = Field(
+    golden_images: Literal["auto", "off"] = _warm(
         "auto",
         description="restore new kernels from golden images, which have imported `preload`: auto, where proven; or off",
     )
-    golden_disk: Bytes = Field(1024 * MIB, description="disk for golden images, in state_dir, for example 1g")
-    max_connections: Count = Field(
+    golden_disk: Bytes = _warm(1024 * MIB, description="disk for golden images, in state_dir, for example 1g")
+    max_connections: Count = _wire(
         2000, description="connections at a time, WebSockets included; at most half of the files that it may open"
     )
-    max_connections_per_address: Count = Field(
+    max_connections_per_address: Count = _wire(
         500, description="connections of one address at a time; behind a proxy, as many as max_connections"
     )
-    max_sockets: Count = Field(500, description="WebSockets at a time")
-    max_sockets_per_tenant: Count = Field(100, description="WebSockets a tenant may have at a time")
-    max_sockets_per_session: Count = Field(16, description="WebSockets a session may have at a time")
-    max_incoming_bytes_per_tenant: Bytes = Field(
+    max_sockets: Count = _wire(500, description="WebSockets at a time")
+    max_sockets_per_tenant: Count = _wire(100, description="WebSockets a tenant may have at a time")
+    max_sockets_per_session: Count = _wire(16, description="WebSockets a session may have at a time")
+    max_incoming_bytes_per_tenant: Bytes = _wire(
         128 * MIB,
         description="bytes of a tenant's requests and WebSocket messages that arrive, or wait for kernels, together, "
         "files aside",
     )
-    max_incoming_bytes: Bytes = Field(512 * MIB, description="the same of all tenants, together")
-    max_kept_bytes_per_tenant: Bytes = Field(
+    max_incoming_bytes: Bytes = _wire(512 * MIB, description="the same of all tenants, together")
+    max_kept_bytes_per_tenant: Bytes = _tenants(
         PER_TENANT,
         description="bytes of outputs that a tenant's sessions keep for notebooks and retries, together; the oldest go",
     )
-    max_kept_bytes: Bytes = Field(IN_ALL, description="bytes of outputs that all sessions keep, together")
-    max_unread_bytes_per_tenant: Bytes = Field(
+    max_kept_bytes: Bytes = _tenants(IN_ALL, description="bytes of outputs that all sessions keep, together")
+    max_unread_bytes_per_tenant: Bytes = _wire(
         PER_TENANT,
         description="bytes of messages that a tenant's Jupyter clients have not read, together; beyond, the slowest "
         "is disconnected",
     )
-    max_unread_bytes: Bytes = Field(UNREAD, description="the same of all tenants' clients, together")
-    message_timeout: Seconds = Field(120, description="seconds for a WebSocket message to arrive once it has begun")
-    max_sessions_per_tenant: Count = Field(50, description="sessions and sandboxes a tenant may have at a time")
-    max_share_per_tenant: float | None = Field(
+    max_unread_bytes: Bytes = _wire(UNREAD, description="the same of all tenants' clients, together")
+    message_timeout: Seconds = _wire(120, description="seconds for a WebSocket message to arrive once it has begun")
+    max_sessions_per_tenant: Count = _tenants(50, description="sessions and sandboxes a tenant may have at a time")
+    max_share_per_tenant: float | None = _tenants(
         None,
         gt=0,
         le=1,
@@ -199,39 +238,43 @@ class Settings(BaseSettings):
         description="part of what other tenants leave that one tenant may use: of memory, disks, connections, "
         "WebSockets, executions and incoming bytes; none: 0.5, or 1 without `keys`",
     )
-    max_concurrent_per_tenant: Count = Field(10, description="executions a tenant may have at a time")
-    max_concurrent: Count = Field(100, description="executions of all tenants at a time, shared evenly")
-    max_queued_per_tenant: int = Field(20, ge=0, description="executions of a tenant that may wait for their turn")
-    queue_timeout: Seconds = Field(30, description="seconds that an execution may wait for its turn")
-    quota_window: Seconds = Field(3600, description="seconds over which the next three settings count a tenant's use")
-    max_execution_seconds: SomeSeconds = Field(0, description="seconds of a tenant's executions together; 0: no limit")
-    max_total_output_bytes: SomeBytes = Field(
+    max_concurrent_per_tenant: Count = _tenants(10, description="executions a tenant may have at a time")
+    max_concurrent: Count = _tenants(100, description="executions of all tenants at a time, shared evenly")
+    max_queued_per_tenant: int = _tenants(20, ge=0, description="executions of a tenant that may wait for their turn")
+    queue_timeout: Seconds = _tenants(30, description="seconds that an execution may wait for its turn")
+    quota_window: Seconds = _tenants(
+        3600, description="seconds over which the next three settings count a tenant's use"
+    )
+    max_execution_seconds: SomeSeconds = _tenants(
+        0, description="seconds of a tenant's executions together; 0: no limit"
+    )
+    max_total_output_bytes: SomeBytes = _tenants(
         0, description="output of a tenant's executions, for example 1g; 0: no limit"
     )
-    max_upload_bytes: SomeBytes = Field(0, description="files that a tenant uploads, for example 1g; 0: no limit")
-    audit_retention: float = Field(
+    max_upload_bytes: SomeBytes = _tenants(0, description="files that a tenant uploads, for example 1g; 0: no limit")
+    audit_retention: float = _records(
         0, ge=0, allow_inf_nan=False, description="days for which the audit is kept; 0: for ever"
     )
-    tenants: Tenants = Field(
+    tenants: Tenants = _tenants(
         {},
         description="own limits of single tenants, each at most the gateway's: in the file a table `[tenants.NAME]`, "
         'else JSON: `{"NAME": {"sessions": 5}}`',
     )
-    code_policy: Literal["none", "ragflow-strict", "weknora"] = Field(
+    code_policy: Literal["none", "ragflow-strict", "weknora"] = _records(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"
     )
-    memory: Memory = Field(512 * MIB, description="memory per kernel, at least 128m")
-    max_total_memory: SomeBytes | None = Field(
+    memory: Memory = _kernel(512 * MIB, description="memory per kernel, at least 128m")
+    max_total_memory: SomeBytes | None = _tenants(
         None,
         description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
     )
-    temporary: Bytes | None = Field(
+    temporary: Bytes | None = _kernel(
         None,
         description="memory that files in `/tmp` may take, and as much again those in `/dev/shm`; both count as the "
         "kernel's; none: a quarter of `memory`, at least 64m",
     )
-    cpus: float = Field(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
-    kernels_weight: float = Field(
+    cpus: float = _kernel(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
+    kernels_weight: float = _place(
         0.1,
         ge=0.01,
         le=100,
@@ -239,17 +282,17 @@ class Settings(BaseSettings):
         description="share of all kernels together when other programs of the machine want its processors, too; "
         "1: as one of these. The gateway is one, and slow when it has to wait for kernels",
     )
-    processes: int = Field(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
-    disk: Bytes = Field(256 * MIB, description="workspace per session, for example 256m")
-    files: Literal["disk", "memory"] = Field(
+    processes: int = _kernel(64, ge=PROCESSES_MIN, description="processes and threads per kernel, at least 16")
+    disk: Bytes = _kernel(256 * MIB, description="workspace per session, for example 256m")
+    files: Literal["disk", "memory"] = _kernel(
         "disk",
         description="where workspaces are: disk, where they outlive their kernels, or memory, where they count as the "
         "kernel's; disk needs loop devices on the engine's machine",
     )
-    execute_timeout: Seconds = Field(30, description="seconds a cell may run when it names no timeout")
-    max_execute_timeout: Seconds = Field(600, description="the longest timeout of a cell, in seconds")
-    max_output_bytes: Bytes = Field(10 * MIB, description="output kept per execution, for example 10m")
-    state_dir: Path = Field(
+    execute_timeout: Seconds = _kernel(30, description="seconds a cell may run when it names no timeout")
+    max_execute_timeout: Seconds = _kernel(600, description="the longest timeout of a cell, in seconds")
+    max_output_bytes: Bytes = _kernel(10 * MIB, description="output kept per execution, for example 10m")
+    state_dir: Path = _records(
         Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"
     )
 
@@ -468,6 +511,17 @@ class Client(BaseSettings):
             return self.key
         path = self.state_dir.expanduser() / "key"
         return path.read_text().strip() if path.exists() else ""
+
+
+def settings_by_group() -> dict[Group, dict[str, FieldInfo]]:
+    """Return all settings by their group and name."""
+    grouped: dict[Group, dict[str, FieldInfo]] = {group: {} for group in Group}
+    for name, field in Settings.model_fields.items():
+        extra = field.json_schema_extra
+        if not isinstance(extra, dict):
+            raise TypeError(f"the setting {name} has no group")
+        grouped[Group(str(extra["group"]))][name] = field
+    return grouped
 
 
 def load(flags: dict[str, Any], file: Path | None = None) -> Settings:

@@ -14,6 +14,7 @@ from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.identity.auth import Keys
 from kernel_gateway.identity.keystore import KeyStore
 from kernel_gateway.identity.origins import Origins
+from kernel_gateway.observe.alerts import AlertWatch
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -48,6 +49,7 @@ class Gateway:
     tenant_limits: TenantLimitStore
     audit: Audit
     metrics: Metrics
+    alerts: AlertWatch
     #: returns the error that keeps kernels from starting, or None
     trouble: Callable[[], SessionError | None]
     #: returns the number of warm kernels in the pool

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -148,6 +147,7 @@ def gateway(
     *flags: str,
     must_be_ready: bool = True,
     log: str = "",
+    stdout: str = os.devnull,
     under: Sequence[str] = (),
     command: Sequence[str] = (sys.executable, "-m", "kernel_gateway"),
     **settings: str,
@@ -158,6 +158,7 @@ def gateway(
         isolation: isolation of its kernels.
         *flags: further flags of `serve`.
         must_be_ready: True to fail unless the gateway can start kernels.
+        stdout: file of its output; it writes some only if that is a terminal.
         under: command that starts the gateway's command, with its arguments.
         command: the gateway's command.
         log: file of its log; empty: a file in its state directory.
@@ -167,7 +168,8 @@ def gateway(
         directory = settings.get("state_dir") or stack.enter_context(tempfile.TemporaryDirectory(prefix="kgw-test-"))
         state_dir = Path(directory)
         log_file = Path(log) if log else state_dir / "log"
-        with log_file.open("ab") as errors:
+        with log_file.open("ab") as errors, Path(stdout).open("wb") as output:
+            begun = errors.tell()
             process = subprocess.Popen(
                 [*under, *command, "serve", *flags],
                 env=os.environ  # noqa: TID251 - a child gets this environment, and settings on top
@@ -182,12 +184,12 @@ def gateway(
                     "KERNEL_GATEWAY_KEYS": ",".join(f"{tenant}:{key}" for tenant, key in KEYS.items()),
                 }
                 | {f"KERNEL_GATEWAY_{name.upper()}": value for name, value in settings.items()},
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=errors,
             )
         try:
             deadline = time.monotonic() + START_TIMEOUT
-            serving = Gateway(_address(process, log_file), state_dir, log_file, process, isolation)
+            serving = Gateway(_address(process, log_file, begun), state_dir, log_file, process, isolation)
             if serving.url.startswith("https://"):
                 own = state_dir / "tls.pem"
                 serving.trusted = settings.get("tls_certificate", str(own))
@@ -200,16 +202,29 @@ def gateway(
             _end(process)
 
 
-def _address(process: subprocess.Popen[bytes], log: Path) -> str:
-    """Read the banner, which is printed after the sandbox was proven or found missing."""
-    assert process.stdout is not None
+@contextlib.contextmanager
+def terminal() -> Iterator[tuple[Callable[[], str], str]]:
+    """A terminal: a function that returns what was written to it meanwhile, and its file for a program's output."""
+    ours, programs = os.openpty()
+    try:
+        yield lambda: os.read(ours, 65536).decode().replace("\r\n", "\n"), os.ttyname(programs)
+    finally:
+        os.close(ours)
+        os.close(programs)
+
+
+def _address(process: subprocess.Popen[bytes], log: Path, begun: int) -> str:
+    """Read from the log, behind its first `begun` bytes, where the gateway listens.
+
+    The line is written after the sandbox was proven or found missing.
+    """
     deadline = time.monotonic() + START_TIMEOUT
     while time.monotonic() < deadline:
-        if select.select([process.stdout], [], [], 0.5)[0]:
-            line = process.stdout.readline().decode()
-            if line.startswith("kernel-gateway listens on "):
-                return line.split()[-1]
-            assert line, log.read_text()[-3000:]
+        for line in log.read_bytes()[begun:].splitlines(keepends=True):
+            if b'"the gateway listens"' in line and line.endswith(b"\n"):
+                return str(json.loads(line)["url"])
+        assert process.poll() is None, log.read_text()[-3000:]
+        time.sleep(0.05)
     raise AssertionError("the gateway does not start: " + log.read_text()[-3000:])
 
 
@@ -221,6 +236,3 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.kill()
         process.wait()
         raise
-    finally:
-        if process.stdout is not None:
-            process.stdout.close()

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kernel_gateway.cli.settings import shown
-from kernel_gateway.config import Settings
+from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
+from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
 
 ROOT = Path(__file__).parents[1]
 
 
 def settings() -> str:
-    """Return the table of settings."""
-    lines = ["| setting | default | |", "| --- | --- | --- |"]
-    for name, field in Settings.model_fields.items():
-        default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
-        lines.append(f"| `{name}` | {default} | {field.description} |")
-    return "\n".join(lines)
+    """Return the tables of settings, one for each subject."""
+    lines: list[str] = []
+    for subject, members in settings_by_group().items():
+        lines += [f"### {subject}", "", "| setting | default | |", "| --- | --- | --- |"]
+        for name, field in members.items():
+            default = f"`{shown(field.default)}`" if field.default not in (None, "", {}, []) else ""
+            lines.append(f"| `{name}` | {default} | {field.description} |")
+        lines.append("")
+    return "\n".join(lines[:-1])
 
 
 def states() -> str:
@@ -36,6 +41,36 @@ def errors() -> str:
         error = kind()
         lines.append(f"| {error.code} | {STATUS[kind].value} | {error.message} | {error.resolution} |")
     return "\n".join(lines)
+
+
+def rule(alert: Alert) -> str:
+    """Return the rule of an alert for Prometheus, in YAML."""
+
+    def folded(text: str, indent: int) -> str:
+        lines = textwrap.wrap(text, 118 - indent, break_long_words=False, break_on_hyphens=False)
+        return "\n".join([">-", *(" " * indent + line for line in lines)])
+
+    query = re.sub(r" (?=(/|and) sum )", "\n          ", alert.condition.promql)
+    lines = [f"      - alert: {alert.name}", f"        expr: >-\n          {query}"]
+    if alert.minutes:
+        lines.append(f"        for: {alert.minutes}m")
+    return "\n".join(
+        [
+            *lines,
+            f"        labels: {{severity: {alert.severity}}}",
+            "        annotations:",
+            f"          summary: {folded(alert.summary, 12)}",
+            f"          action: {folded(alert.action, 12)}",
+        ]
+    )
+
+
+def alerts() -> str:
+    """Return the rules of all alerts for Prometheus, by subject."""
+    parts = []
+    for subject, members in ALERTS.items():
+        parts += [f"      # {f'-- {subject} ':-<110}", *map(rule, members)]
+    return "\n\n".join(parts)
 
 
 def by_purpose(file: str) -> Iterator[tuple[str, str, list[str]]]:
@@ -122,13 +157,14 @@ PARTS: dict[str, tuple[Callable[[], str], ...]] = {
     "docs/api.md": (errors,),
     "docs/packages.md": (packages, tools),
     "docs/settings.md": (settings,),
+    "kernel_gateway/monitoring/alerts.yml": (alerts,),
     "sessions/README.md": (states,),
 }
 
 
 def with_part(text: str, name: str, part: str) -> str:
     """Return a page's text with a part between the marks of that name."""
-    marks = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    marks = rf"(<!-- {name} -->\n).*?((?:# )?<!-- /{name} -->)"
     new, count = re.subn(marks, lambda found: f"{found[1]}{part}\n{found[2]}", text, flags=re.DOTALL)
     assert count == 1, f"the page has not exactly one place for {name}"
     return new

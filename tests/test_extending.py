@@ -32,8 +32,18 @@ def _modules(folder: str) -> set[str]:
 
 
 def test_the_page_answers_every_question_of_a_newcomer() -> None:
-    asked = {"a language", "a backend", "a dialect", "a provider", "a limit", "an error", "a metric", "a setting"}
-    asked.add("a limit of one tenant")
+    asked = {
+        "a language",
+        "a backend",
+        "a dialect",
+        "a provider",
+        "a limit",
+        "a limit of one tenant",
+        "an error",
+        "an alert",
+        "a metric",
+        "a setting",
+    }
     assert {what for what, _, _ in ROWS} == asked
 
 

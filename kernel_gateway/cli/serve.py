@@ -8,15 +8,19 @@ import gc
 import signal
 import sys
 
+import structlog
+
 from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.observe import logs
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
+from sessions.backends.abilities import Ability
 from sessions.model.tasks import spawn
 from sessions.upkeep.heap import keep_freed_memory
 
 add_arguments = add_settings
+log = structlog.get_logger()
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -32,7 +36,10 @@ def main(arguments: argparse.Namespace) -> int:
         service = Service(settings_from(arguments))
         asyncio.run(_serve(service))
     except (AlreadyRunning, OSError) as error:
-        print(f"kernel-gateway: {error}", file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"kernel-gateway: {error}", file=sys.stderr)
+        else:
+            log.error("the gateway cannot start", error=str(error))  # noqa: TRY400 - expected: no traceback
         return 1
     return 0
 
@@ -45,7 +52,9 @@ async def _serve(service: Service) -> None:
     try:
         await service.start()
         gc.freeze()  # loaded objects stay for good: no collection, nor the exit, needs to scan them
-        print(banner(service), flush=True)
+        if sys.stdout.isatty():
+            print(banner(service), flush=True)
+        log.info("the gateway listens", **_start_facts(service))
         await signals.get()
         waiting = {spawn(service.drain(), "drain"), spawn(signals.get(), "second signal")}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -55,17 +64,38 @@ async def _serve(service: Service) -> None:
         await service.stop()
 
 
-def banner(service: Service) -> str:
-    """Return the text for the operator: address, isolation, key, and a call to paste."""
-    key = service.local_key[0] if service.local_key else "$KEY"  # a shell expands it within double quotes
+def _url(service: Service) -> str:
     scheme = "http" if service.certificate is None else "https"
-    url = f"{scheme}://{service.settings.host}:{service.port}"
+    return f"{scheme}://{service.settings.host}:{service.port}"
+
+
+def _shown(ability: Ability) -> str:
+    return f"{'on' if ability.on else 'off'}, {ability.detail}"
+
+
+def _start_facts(service: Service) -> dict[str, object]:
+    """Return what the log says about a start. It has no key, and the banner is only on a terminal."""
+    trouble = service.readiness.trouble
+    facts = {
+        "url": _url(service),
+        "isolation": service.backend.isolation,
+        "golden_images": _shown(service.backend.golden_images),
+        "sleep": _shown(service.backend.sleep.ability),
+        "key_file": str(service.local_key[1]) if service.local_key else None,
+        "certificate": str(service.certificate) if service.certificate else None,
+        "trouble": f"{trouble.code}: {trouble.message}" if trouble else None,
+    }
+    return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def banner(service: Service) -> str:
+    """Return the text for the operator at a terminal: address, isolation, key, and a call to paste."""
+    key = service.local_key[0] if service.local_key else "$KEY"  # a shell expands it within double quotes
+    url = _url(service)
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
-    golden = service.backend.golden_images
-    lines.append(f"golden images: {'on' if golden.on else 'off'}, {golden.detail}")
+    lines.append(f"golden images: {_shown(service.backend.golden_images)}")
     if service.settings.on_idle == "sleep":
-        sleep = service.backend.sleep.ability
-        lines.append(f"sleep: {'on' if sleep.on else 'off'}, {sleep.detail}")
+        lines.append(f"sleep: {_shown(service.backend.sleep.ability)}")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None

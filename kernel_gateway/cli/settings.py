@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from kernel_gateway.config import Client, Settings, load, load_client
+from pydantic.fields import FieldInfo
+
+from kernel_gateway.config import Client, Settings, load, load_client, settings_by_group
 
 _MIB = 1024**2
 
@@ -34,18 +36,24 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add a flag for every setting; its help contains the environment variable and the default."""
+    """Add a flag for every setting, grouped by subject; its help contains the environment variable and the default."""
     _add_config(parser)
-    for name, field in Settings.model_fields.items():
-        default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
-        switch: dict[str, str] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            metavar="VALUE",
-            default=argparse.SUPPRESS,
-            help=f"{field.description}{default} [KERNEL_GATEWAY_{name.upper()}]".replace("%", "%%"),
-            **switch,  # type: ignore[arg-type]
-        )
+    for subject, settings in settings_by_group().items():
+        group = parser.add_argument_group(subject)
+        for name, field in settings.items():
+            _add_setting(group, name, field)
+
+
+def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo) -> None:
+    default = f" (default: {shown(field.default)})" if field.default not in (None, "", {}, []) else ""
+    switch: dict[str, str] = {"nargs": "?", "const": "true"} if field.annotation is bool else {}
+    group.add_argument(
+        f"--{name.replace('_', '-')}",
+        metavar="VALUE",
+        default=argparse.SUPPRESS,
+        help=f"{field.description}{default} [KERNEL_GATEWAY_{name.upper()}]".replace("%", "%%"),
+        **switch,  # type: ignore[arg-type]
+    )
 
 
 def shown(default: object) -> str:

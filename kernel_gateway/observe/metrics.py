@@ -8,9 +8,17 @@ from __future__ import annotations
 from collections import Counter as Count
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+)
 
 from kernel_gateway.observe.pool_metrics import PoolMetrics
+from kernel_gateway.observe.room_metrics import RoomMetrics
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from sessions.model.errors import SessionError
 from sessions.model.values import ExecutionEnd
@@ -25,6 +33,8 @@ class Metrics:
     """The metrics of one gateway, in their own registry."""
 
     def __init__(self) -> None:
+        # Otherwise the time of each first count is a time series of its own. It has no use, and Prometheus stores it.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         registry = self.registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._executions = Counter(
@@ -73,6 +83,7 @@ class Metrics:
             "kernel_gateway_log_lines_left_out", "Lines left out of the log since the start", registry=registry
         )
         self.pool = PoolMetrics(registry)
+        self.room = RoomMetrics(registry)
         self.connections = ConnectionMetrics(registry)
 
     # -- events -----------------------------------------------------------------------------------------------

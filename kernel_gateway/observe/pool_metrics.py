@@ -74,9 +74,6 @@ class PoolMetrics:
             registry=registry,
         )
         self.waiting = Gauge("kernel_gateway_starts_waiting", "Starts that wait for their turn", registry=registry)
-        self.promised = Gauge(
-            "kernel_gateway_promised_memory_bytes", "Sum of the memory limits of all kernels", registry=registry
-        )
         self.leftovers = Gauge(
             "kernel_gateway_leftovers", "Containers and volumes that could not be removed yet", registry=registry
         )

@@ -6,7 +6,12 @@ Tornado's streams call `read_from_fd` for each read and `close_fd` once; the sub
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import Callable
+from contextlib import suppress
+from http import HTTPStatus
+from typing import Any
 
 from tornado.httputil import HTTPInputError
 from tornado.iostream import BaseIOStream, IOStream, SSLIOStream
@@ -167,7 +172,40 @@ class PlainStream(Stream, IOStream):
 
 
 class TlsStream(Stream, SSLIOStream):
-    """The stream of a connection with TLS."""
+    """The stream of a connection with TLS. A client that sends plain http is told so before the connection ends."""
+
+    def close(self, exc_info: Any = False) -> None:  # noqa: FBT002 - tornado's signature
+        """Close the stream; see `BaseIOStream.close`. Tornado passes the error that ended the TLS handshake."""
+        if isinstance(exc_info, ssl.SSLError) and exc_info.reason in _NO_TLS and not self.closed():
+            with suppress(OSError):
+                self._answer_without_tls()
+        super().close(exc_info)
+
+    def _answer_without_tls(self) -> None:
+        plain = socket.socket  # its methods send and receive without TLS
+        plain.send(self.socket, USE_HTTPS)
+        plain.shutdown(self.socket, socket.SHUT_WR)
+        plain.recv(self.socket, 65536)  # the system would take back the answer if the request were still unread
+
+
+#: why OpenSSL ends a handshake with a client that does not speak TLS. It knows the first four methods of http by name
+_NO_TLS = {"HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "WRONG_VERSION_NUMBER"}
+
+
+def _use_https() -> bytes:
+    body = b"This port speaks https, but the request came as plain http. Use an address that begins with https://\n"
+    status = HTTPStatus.BAD_REQUEST
+    lines = (
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        "Content-Type: text/plain; charset=utf-8",
+        f"Content-Length: {len(body)}",
+        "Connection: close",
+    )
+    return "\r\n".join((*lines, "", "")).encode() + body
+
+
+#: answer to a client that sends plain http where https is spoken
+USE_HTTPS = _use_https()
 
 
 def connection_of(stream: object) -> Connection:

@@ -36,6 +36,16 @@ def context(certificate: Path) -> ssl.SSLContext:
     return made
 
 
+def end_of(certificate: Path) -> datetime:
+    """Return the time at which the first of a file's certificates ends: its own, or that of an issuer.
+
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: when it contains no certificate.
+    """
+    return min(each.not_valid_after_utc for each in x509.load_pem_x509_certificates(certificate.read_bytes()))
+
+
 def own_certificate(directory: Path, names: frozenset[str]) -> Path:
     """Return the gateway's own certificate for these names. Make one if there is none, or it is about to expire.
 

@@ -23,6 +23,16 @@ def room_in(directory: Path) -> int:
     return disk.f_frsize * (disk.f_bavail if os.geteuid() else disk.f_bfree)
 
 
+def size_of_disk(directory: Path) -> int:
+    """Return the bytes of the whole disk of a directory.
+
+    Raises:
+        OSError: when the disk does not answer.
+    """
+    disk = os.statvfs(directory)
+    return disk.f_frsize * disk.f_blocks
+
+
 class Reserve:
     """A file that keeps space on the disk for deletions. All databases of a directory share it."""
 

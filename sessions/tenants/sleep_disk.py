@@ -53,6 +53,11 @@ class SleepDisk:
         #: ids of the checkpoints that an image, which is being written, will replace
         self._reserved: set[str] = set()
 
+    @property
+    def used(self) -> int:
+        """Bytes of all images, and of those that are being written."""
+        return self._budget.used
+
     # -- present images -------------------------------------------------------------------------------------
 
     def by_tenant(self) -> dict[str, int]:

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
-from kernel_gateway.config import RENAMED, Client, Settings, load, load_client
+from kernel_gateway.config import RENAMED, Client, Settings, load, load_client, settings_by_group
 from kernel_gateway.setting_types import TenantForm
 from sessions.model.errors import InvalidRequest
 from sessions.model.tenant_limits import OwnLimits
@@ -122,6 +123,20 @@ def test_every_field_has_a_description_and_a_test_value() -> None:
     for name, field in Settings.model_fields.items():
         assert field.description, name
         assert not field.is_required(), name
+
+
+def test_every_setting_is_in_a_group_and_the_help_shows_it_there() -> None:
+    grouped = settings_by_group()
+    assert sorted(name for members in grouped.values() for name in members) == NAMES
+    shown = {group.title: [action.dest for action in group._group_actions] for group in flags()._action_groups}
+    assert {subject: [*members] for subject, members in grouped.items()}.items() <= shown.items()
+    assert all(grouped.values())
+
+
+def test_a_setting_without_a_group_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(Settings.model_fields, "colour", FieldInfo(default="red"))
+    with pytest.raises(TypeError, match="colour has no group"):
+        settings_by_group()
 
 
 def test_flags_and_fields_are_one_set() -> None:

@@ -203,6 +203,9 @@ API: dict[type[BaseHandler], list[Operation]] = {
             query=admin.USAGE_QUERY,
         )
     ],
+    overview.OverviewHandler: [
+        Operation("GET", "/v1/admin/overview", "Describe the state of the gateway and its alerts", overview.Overview)
+    ],
     overview.LiveSessionsHandler: [
         Operation("GET", "/v1/admin/sessions", "List the sessions of all tenants, oldest first", overview.LiveSessions)
     ],

@@ -37,7 +37,7 @@ from kernel_gateway.dialects.native.models import (
     SessionInfo,
     SessionList,
 )
-from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
+from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.http.usage_report import UsageReport
@@ -130,6 +130,19 @@ _EXECUTION = {
     "output_bytes": 3,
     "memory": 53477376,
 }
+_OVERVIEW: dict[str, Any] = {
+    "ready": True,
+    "trouble": None,
+    "golden_images": {"on": True, "detail": "proven on this engine"},
+    "sleep": {"on": True, "detail": "proven on this engine"},
+    "state_disk": {"used": 53687091200, "max": 107374182400},
+    "sleep_disk": {"used": 536870912, "max": 4294967296},
+    "memory": {"used": 1073741824, "max": 17179869184},
+    "sessions": {"starting": 0, "idle": 2, "busy": 1, "asleep": 0, "dead": 0, "closed": 0},
+    "sandboxes": 0,
+    "warm_kernels": 1,
+    "alerts": [],
+}
 _LIVE = {
     "tenant": "team-a",
     "name": "report",
@@ -199,6 +212,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         KeyList: {"keys": [_KEY]},
         NewKey: _KEY | {"key": "the-secret-that-is-shown-once"},
         AuditPage: {"executions": [_EXECUTION], "next": None},
+        Overview: _OVERVIEW,
         LiveSessions: {"sessions": [_LIVE]},
         UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
         TenantLimits: _LIMITS,

@@ -1,7 +1,9 @@
-"""The admin API's overview of all tenants: their live sessions, their usage and their quotas."""
+"""The admin API's overview: the state of the gateway, and all tenants' live sessions, usage and quotas."""
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Literal, Self
@@ -10,9 +12,70 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.http.admin_handler import AdminHandler
+from sessions.backends.abilities import Ability
+from sessions.model.errors import SessionError
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
+from sessions.session.states import State
 from sessions.tenants.quotas import QuotaUse
+
+
+class AbilityInfo(BaseModel):
+    """Something that not every machine can do."""
+
+    on: bool
+    detail: str = Field(description="why it is on or off")
+
+    @classmethod
+    def of(cls, ability: Ability) -> Self:
+        """Describe an ability of the backend."""
+        return cls(on=ability.on, detail=ability.detail)
+
+
+class Trouble(BaseModel):
+    """The error that keeps kernels from starting."""
+
+    code: str
+    message: str
+    resolution: str
+
+    @classmethod
+    def of(cls, error: SessionError) -> Self:
+        """Describe the error."""
+        return cls(code=error.code, message=error.message, resolution=error.resolution)
+
+
+class Room(BaseModel):
+    """How much of something is in use, in bytes."""
+
+    used: float
+    max: float | None = Field(description="null: no limit")
+
+
+class FiringAlert(BaseModel):
+    """An alert that is due now, as Prometheus finds it with the gateway's rules."""
+
+    name: str
+    severity: Literal["critical", "warning"]
+    summary: str
+    action: str = Field(description="what the operator can do")
+    seconds: float = Field(description="seconds since its condition is met")
+
+
+class Overview(BaseModel):
+    """The state of the whole gateway."""
+
+    ready: bool = Field(description="whether kernels can be started")
+    trouble: Trouble | None = Field(description="null if the gateway is ready")
+    golden_images: AbilityInfo = Field(description="whether new kernels are restored from golden images")
+    sleep: AbilityInfo = Field(description="whether idle sessions can sleep")
+    state_disk: Room = Field(description="the disk that holds `state_dir`")
+    sleep_disk: Room = Field(description="sleeping sessions and checkpoints")
+    memory: Room = Field(description="memory that is promised to kernels")
+    sessions: dict[str, int] = Field(description="number of sessions, by state")
+    sandboxes: int
+    warm_kernels: int = Field(description="kernels that wait for a session")
+    alerts: list[FiringAlert]
 
 
 class LiveSession(BaseModel):
@@ -86,6 +149,42 @@ class Tenants(BaseModel):
 
     tenants: list[Tenant]
     window: float = Field(description="seconds")
+
+
+class OverviewHandler(AdminHandler):
+    """`/v1/admin/overview`."""
+
+    def get(self) -> None:
+        """Send the state of the gateway. Its numbers are those of the metrics, on which the alerts depend, too."""
+        gateway, room = self.gateway, self.gateway.metrics.room
+        trouble, states = gateway.trouble(), Counter(session.state for session in gateway.registry.all())
+        overview = Overview(
+            ready=trouble is None,
+            trouble=None if trouble is None else Trouble.of(trouble),
+            golden_images=AbilityInfo.of(gateway.golden_images()),
+            sleep=AbilityInfo.of(gateway.sleep()),
+            state_disk=_room(*room.state_disk()),
+            sleep_disk=_room(*room.sleep_disk()),
+            memory=_room(*room.memory()),
+            sessions={state.value: states[state] for state in State},
+            sandboxes=len(gateway.sandboxes.all()),
+            warm_kernels=gateway.warm_kernels(),
+            alerts=[
+                FiringAlert(
+                    name=alert.name,
+                    severity=alert.severity,
+                    summary=alert.summary,
+                    action=alert.action,
+                    seconds=round(seconds, 1),
+                )
+                for alert, seconds in gateway.alerts.firing()
+            ],
+        )
+        self.finish_json(overview.model_dump(mode="json"))
+
+
+def _room(used: float, limit: float) -> Room:
+    return Room(used=used, max=None if math.isinf(limit) else limit)
 
 
 class LiveSessionsHandler(AdminHandler):

@@ -3,11 +3,12 @@ import { answers, call, Failure, news, useKey } from "./api.js";
 import { Audit } from "./audit.js";
 import { closeAll } from "./dialog.js";
 import { form, h, labelled, Notice } from "./dom.js";
+import { Overview } from "./overview.js";
 import { Providers } from "./providers.js";
 import { Sessions } from "./sessions.js";
 import { Tenants } from "./tenants.js";
 
-const SECTIONS = { providers: Providers, sessions: Sessions, tenants: Tenants, audit: Audit };
+const SECTIONS = { overview: Overview, providers: Providers, sessions: Sessions, tenants: Tenants, audit: Audit };
 /** seconds between two tries to reach a gateway that is gone */
 const RETRY = 3;
 const COMMAND = "kernel-gateway keys add NAME --role admin";
@@ -74,7 +75,7 @@ function signOut(why) {
 function show() {
   if (!sections) return;
   const name = location.hash.slice(1);
-  const next = Object.hasOwn(sections, name) ? sections[name] : (current ?? sections.providers);
+  const next = Object.hasOwn(sections, name) ? sections[name] : (current ?? sections.overview);
   if (next === current) return;
   current?.hide();
   current = next;

@@ -50,3 +50,36 @@ export class Section {
     }
   }
 }
+
+/** A section that is brought up to date again and again, as long as somebody can see it. */
+export class LiveSection extends Section {
+  #interval;
+  #timer;
+
+  /** @param interval seconds between two looks */
+  constructor(interval, title, lead) {
+    super(title, lead);
+    this.#interval = interval;
+    document.addEventListener("visibilitychange", () => this.#wait());
+  }
+
+  async show() {
+    await super.show();
+    this.#wait();
+  }
+
+  hide() {
+    super.hide();
+    clearTimeout(this.#timer);
+  }
+
+  #wait() {
+    clearTimeout(this.#timer);
+    const seen = () => !document.hidden && !this.element.hidden && this.element.isConnected;
+    if (!seen()) return;
+    this.#timer = setTimeout(async () => {
+      if (seen()) await this.refresh();
+      this.#wait();
+    }, this.#interval * 1000);
+  }
+}

@@ -3,16 +3,15 @@ import { call } from "./api.js";
 import { confirmed } from "./dialog.js";
 import { button, chip, h, labelled, named } from "./dom.js";
 import { NONE, bytes, count, moment, seconds, since } from "./format.js";
-import { Section } from "./section.js";
+import { LiveSection } from "./section.js";
 import { Table } from "./table.js";
 
 /** seconds between two looks */
 const INTERVAL = 4;
 const KINDS = new Map([["idle", "good"], ["busy", "warn"], ["dead", "bad"]]);
 
-export class Sessions extends Section {
+export class Sessions extends LiveSection {
   #all = [];
-  #timer;
   #filter;
   #total = h("p", { class: "total" });
   #table = new Table({
@@ -36,36 +35,14 @@ export class Sessions extends Section {
   constructor() {
     const filter = h("input", { type: "search", placeholder: "tenant, container …", spellcheck: "false" });
     filter.addEventListener("input", () => this.#draw());
-    super("Sessions", `Live kernels of all tenants, brought up to date every ${INTERVAL} seconds.`);
+    super(INTERVAL, "Sessions", `Live kernels of all tenants, brought up to date every ${INTERVAL} seconds.`);
     this.#filter = filter;
     this.content.append(h("div", { class: "line" }, labelled("Filter", filter), this.#total), this.#table.element);
-    document.addEventListener("visibilitychange", () => this.#wait());
-  }
-
-  async show() {
-    await super.show();
-    this.#wait();
-  }
-
-  hide() {
-    super.hide();
-    clearTimeout(this.#timer);
   }
 
   async load() {
     this.#all = (await call("GET", "v1/admin/sessions")).sessions;
     this.#draw();
-  }
-
-  /** Look again in a while, as long as somebody can see it. */
-  #wait() {
-    clearTimeout(this.#timer);
-    const seen = () => !document.hidden && !this.element.hidden && this.element.isConnected;
-    if (!seen()) return;
-    this.#timer = setTimeout(async () => {
-      if (seen()) await this.refresh();
-      this.#wait();
-    }, INTERVAL * 1000);
   }
 
   #draw() {

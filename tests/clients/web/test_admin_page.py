@@ -51,6 +51,33 @@ def test_signing_out_removes_all_data_from_the_page(admin_page: AdminPage) -> No
     assert "ops" not in admin_page.page.content()
 
 
+# -- overview --------------------------------------------------------------------------------------------------
+
+
+def test_the_page_begins_with_the_state_of_the_gateway_and_its_alerts(admin_page: AdminPage) -> None:
+    page = admin_page.page
+    admin_page.gateway.execute("s", "1")
+    told = admin_page.ask("GET", "/v1/admin/overview").json()
+    admin_page.answer("v1/admin/overview", told | {"alerts": []})  # a busy machine may have some
+    admin_page.open()
+    admin_page.enter(admin_page.key)
+    expect(page.get_by_role("heading", name="Overview", level=1)).to_be_visible()
+    expect(admin_page.section).to_contain_text("No alert is due.")
+    expect(admin_page.section).to_contain_text("Starts of kernelsready")
+    expect(admin_page.section).to_contain_text(
+        re.compile(r"Disk of the state directory[\d.]+ .iB of [\d.]+ .iB \(\d+ %\)")
+    )
+    expect(admin_page.section).to_contain_text(re.compile(r"Sessions.*\d idle"))
+    alert = {"name": "KernelGatewayLeftovers", "severity": "warning", "seconds": 2400}
+    told["alerts"] = [alert | {"summary": "Something is left.", "action": "See the log."}]
+    told["ready"], told["trouble"] = False, {"code": "SB009", "message": "No engine.", "resolution": "Start it."}
+    admin_page.answer("v1/admin/overview", told)
+    expect(admin_page.section).to_contain_text("Something is left.")  # at the next look
+    expect(admin_page.section).to_contain_text("KernelGatewayLeftovers for 40 min")
+    expect(admin_page.section).to_contain_text("not ready No engine. Start it.SB009")
+    expect(admin_page.section).not_to_contain_text("No alert is due.")
+
+
 # -- sessions --------------------------------------------------------------------------------------------------
 
 

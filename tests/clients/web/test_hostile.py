@@ -27,7 +27,7 @@ NAMES = [
     "constructor",
     "__proto__",
 ]
-SECTIONS = ("sessions", "tenants", "audit", "providers")
+SECTIONS = ("overview", "sessions", "tenants", "audit", "providers")
 WHEN = "2026-11-21T10:00:00Z"
 
 
@@ -38,6 +38,12 @@ def seem_hostile(admin_page: AdminPage) -> None:
     sessions[0]["state"] = PAYLOAD
     admin_page.answer("v1/admin/sessions", {"sessions": sessions})
     nothing = {"used": 1, "max": None}
+    alerts = [{"name": name, "severity": PAYLOAD, "summary": name, "action": name, "seconds": 1} for name in NAMES]
+    state = {"ready": False, "trouble": {"code": PAYLOAD, "message": "x" * 300, "resolution": PAYLOAD}}
+    abilities = {name: {"on": False, "detail": "x" * 300} for name in ("golden_images", "sleep")}
+    room = dict.fromkeys(("state_disk", "sleep_disk", "memory"), nothing)
+    counts = {"sessions": {PAYLOAD: 1}, "sandboxes": 1, "warm_kernels": 1}
+    admin_page.answer("v1/admin/overview", state | abilities | room | counts | {"alerts": alerts})
     names = ("sessions", "executions", "queued", "execution_seconds", "output_bytes", "upload_bytes")
     limit = {"value": NAMES, "most": NAMES, "source": "admin"}
     limits = dict.fromkeys(("sessions", "memory", "cpus", "disk", "timeout", "images", "egress"), limit)

@@ -82,10 +82,19 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
     expect(page.get_by_role("status")).to_contain_text("SB020")
     look_at("sign-in")
 
+    alert = {"summary": "It is full.", "action": "Make room.", "seconds": 90}
+    levels = ("critical", "warning")
+    told = admin_page.ask("GET", "/v1/admin/overview").json()
+    told["alerts"] = [alert | {"name": f"KernelGateway{level}", "severity": level} for level in levels]
+    admin_page.answer("v1/admin/overview", told)
     fake = FakeProviders(page)
     fake.kept |= {"endpoint": "https://works.example", "api_key": "the-secret-wxyz", "token": "the-token-abcd"}
     fake.active = "full"
-    admin_page.sign_in("providers")
+    admin_page.sign_in("overview")
+    expect(page.get_by_text("It is full.")).to_have_count(2)
+    look_at("overview")
+
+    admin_page.go("Providers")
     full = page.locator("details[data-provider=full]")
     full.get_by_label("Timeout").fill("301")
     admin_page.press("Save", full)

@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -16,11 +17,16 @@ from typing import Any
 
 import pytest
 import requests
+from tornado.httpclient import AsyncHTTPClient
 
 from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.cli import main
 from kernel_gateway.config import Settings
+from kernel_gateway.observe import alerts
+from kernel_gateway.observe.alert_conditions import Level
+from kernel_gateway.observe.alerts import Alert
+from sessions.model.errors import BackendUnavailable
 from sessions.model.values import SessionKey
 from sessions.store import usage_store
 from sessions.store.records import Begin, read
@@ -30,7 +36,7 @@ from tests.fakes import FakeBackend
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, contains_no_secret, outcomes
-from tests.kernel_gateway.calls import HANGS, exists, failure, streamed, until
+from tests.kernel_gateway.calls import HANGS, exists, failure, metric, streamed, until
 
 # -- keys ------------------------------------------------------------------------------------------------------
 
@@ -71,6 +77,7 @@ ADMINS = [
     ("GET", "/v1/admin/tenants"),
     ("GET", "/v1/admin/tenants/alice/limits"),
     ("PATCH", "/v1/admin/tenants/alice/limits"),
+    ("GET", "/v1/admin/overview"),
 ]
 
 
@@ -376,6 +383,56 @@ def test_an_admin_finds_the_session_of_a_container(gateway: Gateway, session: st
     gateway.call("DELETE", f"/v1/sessions/{session}")
     until(lambda: container not in containers())
     assert containers(), "the pool's containers stay: the right one has gone"
+
+
+def test_the_overview_says_how_much_is_left(admin_of_limits: tuple[Gateway, str]) -> None:
+    gateway, key = admin_of_limits
+    gateway.execute("s", "1")
+    told = ask(gateway, key, "GET", "/v1/admin/overview").json()
+    assert (told["ready"], told["trouble"], told["alerts"]) == (True, None, [])
+    assert (told["golden_images"]["on"], told["sleep"]["on"]) == (False, False)
+    assert sum(told["sessions"].values()) == len(ask(gateway, key, "GET", "/v1/admin/sessions").json()["sessions"]) > 0
+    assert told["state_disk"]["max"] == metric(gateway, "kernel_gateway_state_disk_bytes")
+    assert 0 < told["state_disk"]["used"] < told["state_disk"]["max"]
+    assert told["sleep_disk"] == {"used": 0, "max": 4 * 1024**3}
+    assert told["memory"]["used"] == metric(gateway, "kernel_gateway_promised_memory_bytes") > 0
+    assert told["memory"]["max"] == metric(gateway, "kernel_gateway_promised_memory_limit_bytes")
+
+
+async def overview(tmp_path: Path, **settings: Any) -> dict[str, Any]:
+    """Return the overview of a gateway in this process, after its first look for alerts."""
+    key = "the-admins-own-key"
+    values = {"isolation": "process", "state_dir": tmp_path, "port": 0, "pool_size": 0, "admin_key": key} | settings
+    service = await Service(Settings.model_validate(values)).start()
+    try:
+        await fakes.until(service.alerts.firing)
+        url = f"http://127.0.0.1:{service.port}/v1/admin/overview"
+        answer = await AsyncHTTPClient().fetch(url, headers={"Authorization": f"Bearer {key}"})
+    finally:
+        await service.stop()
+    told: dict[str, Any] = json.loads(answer.body)
+    return told
+
+
+async def test_the_overview_has_the_alerts_that_are_due(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    due = Alert("Due", "warning", Level("kernel_gateway_ready", "==", 1), 0, "It is due.", "Do it.")
+    monkeypatch.setattr(alerts, "ALERTS", {"any": (due, replace(due, name="Later", minutes=1))})
+    told = await overview(tmp_path, max_total_memory=0)
+    (alert,) = told["alerts"]
+    assert 0 <= alert.pop("seconds") < 60
+    assert alert == {"name": "Due", "severity": "warning", "summary": "It is due.", "action": "Do it."}
+    assert told["memory"] == {"used": 0, "max": None}
+
+
+async def test_the_overview_says_why_no_kernel_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trouble = BackendUnavailable("the engine does not answer")
+    monkeypatch.setattr(Service, "_trouble", lambda _service: trouble)
+    due = Alert("Due", "warning", Level("kernel_gateway_ready", "==", 0), 0, "It is due.", "Do it.")
+    monkeypatch.setattr(alerts, "ALERTS", {"any": (due,)})
+    told = await overview(tmp_path)
+    assert told["ready"] is False
+    expected = {"code": "SB009", "message": "the engine does not answer", "resolution": trouble.resolution}
+    assert told["trouble"] == expected
 
 
 def test_tenants_are_listed_with_their_usage_and_quotas(admin_of_limits: tuple[Gateway, str]) -> None:

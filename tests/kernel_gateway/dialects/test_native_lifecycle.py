@@ -22,7 +22,7 @@ import pytest
 import requests
 
 from tests import gateways
-from tests.gateways import Gateway, text_of
+from tests.gateways import Gateway, terminal, text_of
 from tests.kernel_gateway.calls import HANGS, WAITS, children, exists, failure, process_only, until, write
 from tests.kernel_gateway.conftest import ISOLATIONS
 from tests.kernel_gateway.sockets import connected
@@ -203,30 +203,51 @@ def test_a_second_gateway_on_the_same_port_refuses(gateway: Gateway, tmp_path: P
     ended = serve("--port", gateway.url.rsplit(":", 1)[1], "--state-dir", str(tmp_path))
     assert (ended.returncode, ended.stdout) == (1, "")
     address = gateway.url.removeprefix("http://")
-    assert ended.stderr == f"kernel-gateway: cannot listen on {address}: Address already in use\n"
+    told = json.loads(ended.stderr.splitlines()[-1])
+    assert (told["event"], told["level"]) == ("the gateway cannot start", "error")
+    assert told["error"] == f"cannot listen on {address}: Address already in use"
     assert "Traceback" not in ended.stderr
 
 
+@process_only
+def test_on_a_terminal_a_start_that_fails_ends_with_one_sentence(gateway: Gateway) -> None:
+    command = [sys.executable, "-m", "kernel_gateway", "serve", "--isolation", "process", "--port", "0"]
+    with terminal() as (shown, there), Path(there).open("w") as errors:
+        subprocess.run([*command, "--state-dir", str(gateway.state_dir)], stderr=errors, timeout=60, check=False)
+        assert shown().startswith("kernel-gateway: another gateway uses ")
+
+
+def test_without_a_terminal_every_line_from_the_first_one_is_json() -> None:
+    with gateways.gateway("process", max_connections="1000000") as gateway:
+        lines = [json.loads(line) for line in gateway.log.read_text().splitlines()]
+    assert lines[0]["event"].startswith("few file descriptors"), "control: a line before that of the start"
+    (start,) = (line for line in lines if line["event"] == "the gateway listens")
+    assert start["url"] == gateway.url
+    assert "no sandbox" in start["isolation"]
+    assert all(start[ability].startswith("off, ") for ability in ("golden_images", "sleep"))
+    assert "trouble" not in start
+
+
 def test_without_configured_keys_the_gateway_makes_one_for_the_local_user() -> None:
-    with gateways.gateway("process", keys="") as gateway:
-        assert gateway.process.stdout is not None
+    with terminal() as (shown, there), gateways.gateway("process", keys="", stdout=there) as gateway:
         file = gateway.state_dir / "key"
         key = file.read_text().strip()
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        banner = b"".join(iter(gateway.process.stdout.readline, b"try:\n")).decode()
+        banner = shown()
         assert re.search(rf"^key of tenant local: {re.escape(key)} ", banner, re.MULTILINE)
         assert "no sandbox" in banner
         headers = {"Authorization": f"Bearer {key}"}
         assert requests.get(f"{gateway.url}/v1/sessions", headers=headers, timeout=10).status_code == 200
         assert failure(gateway.call("GET", "/v1/sessions")) == (401, "SB020")
+        (start,) = (line for line in gateway.logged() if line["event"] == "the gateway listens")
+        assert start["key_file"] == str(file)
         assert key not in gateway.log.read_text()
 
 
 @pytest.mark.curl
 def test_with_configured_keys_the_banners_call_takes_the_key_from_the_shell() -> None:
-    with gateways.gateway("process") as gateway:
-        assert gateway.process.stdout is not None
-        line = next(line for line in iter(gateway.process.stdout.readline, b"") if b"curl" in line).decode()
+    with terminal() as (shown, there), gateways.gateway("process", stdout=there):
+        (line,) = (line for line in shown().splitlines() if "curl" in line)
         program = f"KEY={gateways.KEYS['alice']}\n{line}"
         said = subprocess.run(["sh", "-c", program], check=True, capture_output=True, text=True).stdout
         assert json.loads(said)["outputs"][0]["data"]["text/plain"] == "42"

@@ -28,7 +28,7 @@ from kernel_gateway.dialects.native.models import (
     SessionInfo,
     SessionList,
 )
-from kernel_gateway.dialects.native.overview import LiveSessions, Tenants
+from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
@@ -229,6 +229,7 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
         (FileEntry, "POST", f"{session}/move", EXAMPLES[Move]),
         (FileList, "GET", f"{session}/files/data?list", None),
         (AuditPage, "GET", f"/v1/admin/audit?limit=1&session={name}", None),
+        (Overview, "GET", "/v1/admin/overview", None),
         (LiveSessions, "GET", "/v1/admin/sessions", None),
         (Tenants, "GET", "/v1/admin/tenants", None),
         (UsageReport, "GET", "/v1/admin/usage", None),

@@ -157,8 +157,8 @@ def test_damaged_keys_are_not_replaced_by_none(tmp_path: Path, arguments: list[s
     name, *rest = arguments
     command = [sys.executable, "-m", "kernel_gateway", name, "--state-dir", str(tmp_path), *rest]
     ended = subprocess.run(command, check=False, capture_output=True, text=True)
-    told = f"kernel-gateway: the database {tmp_path}/keys.db cannot be used: file is not a database"
-    assert (ended.returncode, ended.stdout, ended.stderr.splitlines()[-1]) == (1, "", told)
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert f"the database {tmp_path}/keys.db cannot be used: file is not a database" in ended.stderr.splitlines()[-1]
     assert (tmp_path / "keys.db").read_bytes() == damaged
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -219,8 +221,38 @@ async def test_checkpoints_returns_and_wakes_are_counted(
     assert told("checkpoint_seconds_count", result="failed") == 1
     assert [told("rollbacks_total", reason=reason) for reason in ("client", "crash")] == [1, 1]
     assert [told("wake_seconds_count", result=result) for result in ("woken", "failed")] == [1, None]
+    kept = sum(checkpoint.image.size for checkpoint in session.checkpoints.all)
+    assert told("sleep_disk_bytes") == kept > 0
     counted = {each: told("stage_seconds_count", operation=each, stage="answer") for each in ("rollback", "wake")}
     assert counted == {"rollback": 2, "wake": 1}
+    await service.stop()
+
+
+# -- room ------------------------------------------------------------------------------------------------------
+
+
+def test_the_disk_of_the_state_directory_is_measured(gateway: Gateway) -> None:
+    disk = os.statvfs(gateway.state_dir)
+    assert metric(gateway, "kernel_gateway_state_disk_bytes") == disk.f_frsize * disk.f_blocks
+    assert 0 < metric(gateway, "kernel_gateway_state_disk_free_bytes") <= disk.f_frsize * disk.f_bfree + 1024**3
+
+
+def test_a_disk_that_does_not_answer_counts_as_full(tmp_path: Path) -> None:
+    metrics = Metrics()
+    for directory, answers in ((tmp_path, True), (tmp_path / "absent", False)):
+        metrics.room.watch_disk(directory)
+        for name in ("state_disk_bytes", "state_disk_free_bytes"):
+            assert bool(metrics.registry.get_sample_value(f"kernel_gateway_{name}")) is answers
+
+
+@pytest.mark.parametrize(("given", "shown"), [(5 * 1024**3, 5 * 1024**3), (0, math.inf)])
+async def test_the_limits_of_memory_and_sleep_are_shown(tmp_path: Path, given: int, shown: float) -> None:
+    values = {"isolation": "process", "state_dir": tmp_path, "max_total_memory": given, "sleep_disk": given}
+    service = Service(Settings.model_validate(values))
+    value = service.metrics.registry.get_sample_value
+    assert value("kernel_gateway_promised_memory_limit_bytes") == shown
+    assert value("kernel_gateway_sleep_disk_limit_bytes") == given
+    assert value("kernel_gateway_certificate_seconds") == math.inf
     await service.stop()
 
 

@@ -14,8 +14,9 @@ from tests.gateways import Gateway, gateway
 from tests.kernel_gateway import agentrun, e2b
 from tests.kernel_gateway.calls import failure, process_only
 
-#: only the image with R has it, but a developer's own machine may
+#: only their images have these languages, but a developer's own machine may
 R_IS_HERE = shutil.which("R") is not None
+RUBY_IS_HERE = shutil.which("ruby") is not None
 SHOW = """
 import json, platform
 from importlib.metadata import distributions
@@ -25,7 +26,8 @@ print(json.dumps([platform.python_version(), {each.name: each.version for each i
 
 def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway, session: str) -> None:
     listed = {each["name"]: each for each in gateway.call("GET", "/v1/languages").json()["languages"]}
-    assert set(listed) == {"bash", "javascript", "python"} | ({"r"} if R_IS_HERE else set())
+    more = {name for name, is_here in {"r": R_IS_HERE, "ruby": RUBY_IS_HERE}.items() if is_here}
+    assert set(listed) == {"bash", "javascript", "python"} | more
     python, javascript = listed["python"], listed["javascript"]
     assert (python["kernelspec"], python["aliases"]) == ("python3", ["py"])
     version, packages = json.loads(gateway.text(session, SHOW))

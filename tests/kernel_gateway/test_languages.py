@@ -74,6 +74,8 @@ def test_jupyter_clients_see_a_language_with_its_logo(
 @pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
 def test_pip_and_requests_say_at_once_that_there_is_no_network(gateway: Gateway, session: str) -> None:
     assert POLICY in gateway.text(session, "!pip install nothing")
+    error = gateway.execute(session, "%pip install nothing")["outputs"][-1]
+    assert (error["ename"], error["evalue"]) == ("PipFailed", POLICY)
     asked = gateway.execute(session, "import requests; requests.get('https://example.com')")
     assert POLICY in asked["outputs"][-1]["evalue"]
 

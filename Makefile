@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim image-r egress-image wheel sandbox tools serve lint test test-all test-engine mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim image-r image-ruby egress-image wheel sandbox tools serve lint test test-all test-engine mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -41,6 +41,9 @@ image-slim: ## build kernel-gateway/python:slim, without packages and programs f
 
 image-r: ## build kernel-gateway/python:r, with R besides the usual
 	kernel_image/build.sh --r
+
+image-ruby: ## build kernel-gateway/python:ruby, with Ruby besides the usual
+	kernel_image/build.sh --ruby
 
 egress-image: ## build the image of the egress proxy, which only the setting egress_allow needs
 	kernel_image/egress/build.sh

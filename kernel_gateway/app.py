@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -111,6 +112,20 @@ class Paths(PathMatches):
         return found if found is None or self._serves is None or self._serves(request) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Budgets:
+    """What the sessions of all tenants share."""
+
+    memory: PromisedMemory
+    sleep_disk: SleepDisk
+    workspaces: WorkspaceDisk
+
+    def held(self) -> Held:
+        """Return what each tenant has of it now."""
+        disk = Counter(self.workspaces.by_tenant()) + Counter(self.sleep_disk.by_tenant())
+        return Held(self.memory.by_tenant(), disk)
+
+
 class Service:
     """One running gateway."""
 
@@ -125,7 +140,6 @@ class Service:
         self.state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = lock(self.state_dir)
         self.metrics = Metrics()
-        self.metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
         self.specs = kernelspecs(settings)
         self.backend = make_backend(
             settings,
@@ -137,51 +151,33 @@ class Service:
         self.backend.report_restores(self.metrics.pool.restored)
         self.readiness = Readiness(self.backend)
         self.alerts = AlertWatch(self._collect, time.monotonic)
-        memory = PromisedMemory(settings.total_memory, settings.share)
+        self._budgets = Budgets(
+            PromisedMemory(settings.total_memory, settings.share),
+            SleepDisk(settings.sleep_disk, settings.share),
+            WorkspaceDisk(lambda: self.backend.room, settings.share),
+        )
         starts = StartQueue(
             self.backend,
             self.readiness,
             STARTS_AT_ONCE,
             self.metrics.pool.started,
-            memory=memory,
+            memory=self._budgets.memory,
             on_stages=self.metrics.pool.stages,
         )
-        sleep_disk = SleepDisk(settings.sleep_disk, settings.share)
-        self.metrics.room.watch_disk(self.state_dir)
-        self.metrics.room.watch_memory(lambda: memory.promised, settings.total_memory)
-        self.metrics.room.watch_sleep_disk(lambda: sleep_disk.used, settings.sleep_disk)
-        self.metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
-        self.metrics.pool.waiting.set_function(lambda: starts.waiting)
+        self._measure(starts)
         stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
         self.tenant_limits = TenantLimitStore(self.state_dir / "tenants.db", settings.most_of, settings.fixed_limits)
-        own = self.tenant_limits.of
-        self.quotas = Quotas(settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share, own)
+        self.quotas = Quotas(
+            settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share, self.tenant_limits.of
+        )
         self.audit = Audit(self.state_dir / "audit.db")
         self.usage = UsageStore(self.state_dir / "usage.db")
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
         self.journal.charge_earlier_executions(settings.quota_window)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
-        sleep_disk = SleepDisk(settings.sleep_disk, settings.share)
-        workspaces = WorkspaceDisk(lambda: self.backend.room, settings.share)
-        self._held = lambda: Held(memory.by_tenant(), Counter(workspaces.by_tenant()) + Counter(sleep_disk.by_tenant()))
-        services = SessionServices(
-            kernels=self.pool,
-            quotas=self.quotas,
-            clock=time.monotonic,
-            journal=self.journal,
-            ledger=self.ledger,
-            timeouts=Timeouts(),
-            kernel_memory=KernelMemory(self.backend, starts, self.pool, sleep_disk),
-            observer=self.metrics.pool,
-            waiting=self.incoming.take,
-            egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
-            kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
-            unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
-            workspaces=workspaces,
-            own_limits=own,
-        )
+        services = self._services(starts)
         defaults = SessionSpec(
             limits=settings.limits,
             idle_timeout=settings.idle_timeout,
@@ -222,6 +218,36 @@ class Service:
         #: PEM file with the server's certificate; None without TLS
         self.certificate: Path | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
+
+    def _measure(self, starts: StartQueue) -> None:
+        """Let the metrics read what other objects count."""
+        settings, metrics, budgets = self.settings, self.metrics, self._budgets
+        metrics.lines_left_out.set_function(lambda: logs.limit.left_out)
+        metrics.room.watch_disk(self.state_dir)
+        metrics.room.watch_memory(lambda: budgets.memory.promised, settings.total_memory)
+        metrics.room.watch_sleep_disk(lambda: budgets.sleep_disk.used, settings.sleep_disk)
+        metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
+        metrics.pool.waiting.set_function(lambda: starts.waiting)
+
+    def _services(self, starts: StartQueue) -> SessionServices:
+        """Return what all sessions use."""
+        settings = self.settings
+        return SessionServices(
+            kernels=self.pool,
+            quotas=self.quotas,
+            clock=time.monotonic,
+            journal=self.journal,
+            ledger=self.ledger,
+            timeouts=Timeouts(),
+            kernel_memory=KernelMemory(self.backend, starts, self.pool, self._budgets.sleep_disk),
+            observer=self.metrics.pool,
+            waiting=self.incoming.take,
+            egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
+            kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
+            unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
+            workspaces=self._budgets.workspaces,
+            own_limits=self.tenant_limits.of,
+        )
 
     def _trouble(self) -> SessionError | None:
         """Return the error that keeps kernels from starting, or None."""
@@ -353,7 +379,7 @@ class Service:
             spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
         ]
         age = self.settings.audit_retention * DAY
-        self._background.append(spawn(self.usage.keep_counting(self._held, age), "usage"))
+        self._background.append(spawn(self.usage.keep_counting(self._budgets.held, age), "usage"))
         if age:
             self._background.append(spawn(self.audit.keep_removing_old(age, AUDIT_INTERVAL), "audit retention"))
         self.pool.keep_warm(self.specs.find(self.registry.defaults.language))

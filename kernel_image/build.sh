@@ -1,11 +1,12 @@
 #!/bin/sh
 # Builds the kernels' image with the engine that the docker command reaches, and shows its progress.
 #
-#   kernel_image/build.sh [--slim | --r] [NAME]
+#   kernel_image/build.sh [--slim] [--LANGUAGE]... [NAME]
 #
-# NAME defaults to kernel-gateway/python:latest; with --slim to kernel-gateway/python:slim, which has no packages besides
-# those of the kernels and none of the programs in tools.txt; with --r to kernel-gateway/python:r, which has R besides the
-# usual.
+# NAME defaults to kernel-gateway/python:latest. --slim leaves out the packages besides those of the kernels, and the
+# programs in tools.txt. --LANGUAGE adds a language that the usual image lacks: each folder kernelspecs/LANGUAGE with a
+# file debian.txt, which lists Debian's packages for it. The default NAME then ends with these words, for example
+# kernel-gateway/python:slim or kernel-gateway/python:r.
 #
 # BASE_IMAGE chooses the base image. Without it, the base that tests/engine/setup.sh makes from Debian's packages is
 # used if it exists, else the official Python image.
@@ -14,13 +15,22 @@
 # `make serve` does not take them away; EXTRA= takes them away.
 set -eu
 
-requirements=requirements.txt tools=tools.txt tag=latest debian=
-case "${1:-}" in
-  --slim) requirements=requirements-slim.txt tools=/dev/null tag=slim; shift ;;
-  --r) tag=r debian="r-base-core r-cran-irkernel"; shift ;;
-esac
-name=${1:-kernel-gateway/python:$tag}
 here=$(cd "$(dirname "$0")" && pwd)
+requirements=requirements.txt tools=tools.txt tag='' debian=''
+while :; do
+  option=${1:-}
+  case "$option" in
+    --slim) requirements=requirements-slim.txt tools=/dev/null ;;
+    --*)
+      packages="$here/kernelspecs/${option#--}/debian.txt"
+      if [ ! -f "$packages" ]; then echo "no such language: $packages does not exist" >&2; exit 2; fi
+      debian="${debian:+$debian }$(sed 's/#.*//' "$packages" | xargs)" ;;
+    *) break ;;
+  esac
+  tag=${tag:+$tag-}${option#--}
+  shift
+done
+name=${1:-kernel-gateway/python:${tag:-latest}}
 local_base=kernel-gateway/base:bookworm
 say() { printf '==> %s\n' "$*"; }
 label() { docker image inspect -f "{{index .Config.Labels \"kernel-gateway.$1\"}}" "$name" 2>/dev/null || true; }
@@ -36,6 +46,7 @@ context=$(mktemp -d)
 trap 'rm -rf "$context"' EXIT
 cp -R "$here/Dockerfile" "$here/debian.sh" "$here"/*.txt "$here"/*.py "$here/python_kernel" "$here/kernelspecs" "$context/"
 find "$context" -name __pycache__ -prune -exec rm -rf {} +
+rm -f "$context"/kernelspecs/*/contract.toml # for tests, and for nothing in the image
 base_id=$(docker image inspect -f '{{.Id}}' "$BASE_IMAGE" 2>/dev/null || echo "$BASE_IMAGE")
 digest=$( (cd "$context" && find . -type f | sort | xargs sha256sum; echo "$base_id $requirements $extra$debian") |
   sha256sum | cut -d' ' -f1)

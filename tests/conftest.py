@@ -31,6 +31,9 @@ from tests.tiers import ByGateway
 BROWSER_SETUP = Path(__file__).parent / "clients/setup.sh"
 PROMTOOL_SETUP = Path(__file__).parent / "kernel_gateway/monitoring/setup.sh"
 
+#: why a test is skipped that `pytest FILE` would surprise people with
+UNASKED = "builds images or starts containers, which takes minutes: say so with `pytest -m engine`, or run `make test`"
+
 #: reruns of a failed test with an engine or a browser; other tests are never run again
 RERUNS = 2
 
@@ -143,8 +146,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ByGatew
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m gate` selects by marker
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the gate's tests, let some run again, put slow files first, skip tests that need missing tools."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the gate's tests, let some run again, put slow files first, skip tests that lack tools or are not wanted."""
     for item in items:
         if not needs_a_machine(item):
             if not item.get_closest_marker("full"):
@@ -156,12 +159,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     slow = {item.path for item in items if needs_a_machine(item) and item.get_closest_marker("gate")}
     items.sort(key=lambda item: item.path not in slow)
     if os.environ.get("CI") != "true":  # noqa: TID251 - set by CI, where these tests run and fail
-        _skip_what_is_not_there(items)
+        asked = items if config.getoption("markexpr") else _skip_containers(items)
+        _skip_what_is_not_there(asked)
 
 
 def needs_a_machine(item: pytest.Item) -> bool:
     """Return whether a test needs an engine or a browser, which are no part of this code."""
     return any(item.get_closest_marker(marker) for marker in ("browser", "engine"))
+
+
+def _skip_containers(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Skip the tests that build images or start containers, and return the others."""
+    for item in items:
+        if item.get_closest_marker("engine"):
+            item.add_marker(pytest.mark.skip(reason=UNASKED))
+    return [item for item in items if not item.get_closest_marker("engine")]
 
 
 def _skip_what_is_not_there(items: list[pytest.Item]) -> None:

@@ -12,6 +12,7 @@ from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
+from tests.languages import PROMISES, contracts
 
 ROOT = Path(__file__).parents[1]
 
@@ -99,6 +100,15 @@ def tools() -> str:
     return "\n".join(["| for | programs | size |", "| --- | --- | --- |", *rows])
 
 
+def promises() -> str:
+    """Return the table of what every language promises, and which languages do not keep it for which reason."""
+    lines = ["| promise | kept by all but |", "| --- | --- |"]
+    for name, promise in PROMISES.items():
+        reasons = [f"{each.spec.display_name}: {each.cannot[name]}" for each in contracts() if name in each.cannot]
+        lines.append(f"| {promise} | {'; '.join(reasons)} |")
+    return "\n".join(lines)
+
+
 #: the README's figures, all of gVisor: what is measured, and the way and the columns of the page of benchmarks
 FIGURES = (
     (
@@ -155,6 +165,7 @@ def figures(page: str | None = None) -> str:
 PARTS: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (figures,),
     "docs/api.md": (errors,),
+    "docs/languages.md": (promises,),
     "docs/packages.md": (packages, tools),
     "docs/settings.md": (settings,),
     "kernel_gateway/monitoring/alerts.yml": (alerts,),

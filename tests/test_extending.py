@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +16,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.native.models import LimitsBody, LimitsInfo
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
+from kernel_gateway.gateway import Dialect, Gateway
 from kernel_gateway.setting_types import TenantForm
 from sessions.model.tenant_limits import SETTINGS, OwnLimits
 from sessions.model.values import Limits
@@ -71,6 +74,80 @@ def test_every_dialect_is_in_the_table() -> None:
     ]
     assert len(exported) == len(DIALECTS)
     assert all(dialect in DIALECTS for dialect in exported)
+
+
+#: pages that describe the gateway's own dialects; a foreign one has a page in `docs/clients/`
+PAGES = {"admin": "docs/providers.md", "native": "docs/api.md", "ops": "docs/operating.md", "web": "docs/tenants.md"}
+#: test files of dialects whose names are in no name of a file
+TESTS = {"ops": "test_ready.py"}
+#: dialects that serve no OpenAPI, and why
+NO_OPENAPI = {
+    "admin": "the operator's page and WeKnora's administration are its only clients",
+    "agentrun": "the original has its own description, and clients know no path for one",
+    "e2b": "the original has its own description, and clients know no path for one",
+    "ops": "four fixed paths without a request body",
+    "ragflow": "two paths, in the form of RAGFlow's executor, which serves no description",
+    "web": "pages for people",
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_every_dialect_has_tests_and_a_page_that_the_readme_links(dialect: Dialect) -> None:
+    name = dialect.name
+    assert list((ROOT / "tests/kernel_gateway").rglob(TESTS.get(name, f"test_{name}*.py")))
+    page = PAGES.get(name, f"docs/clients/{name}.md")
+    assert (ROOT / page).exists()
+    assert f"]({page})" in (ROOT / "README.md").read_text()
+
+
+def test_every_dialect_serves_its_openapi_or_says_why_not() -> None:
+    def describes_itself(dialect: Dialect) -> bool:
+        patterns = [pattern for pattern, _, _ in dialect.routes(cast("Gateway", None))]
+        return any("openapi" in pattern or "swagger" in pattern for pattern in patterns)
+
+    assert {dialect.name for dialect in DIALECTS if not describes_itself(dialect)} == NO_OPENAPI.keys()
+
+
+def settings_read(tree: ast.AST, owner: str) -> set[str]:
+    """Return the attributes that code reads of objects with this name, such as `settings` and `self._settings`.
+
+    What only checks the settings' values, a validator, does not count.
+    """
+    checks = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any("validator" in ast.unparse(name) for name in node.decorator_list)
+        for inner in ast.walk(node)
+    }
+    return {
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and node not in checks
+        if re.search(rf"(?:^|\b|_){owner}$", ast.unparse(node.value))
+    }
+
+
+@pytest.mark.parametrize(
+    ("code", "read"),
+    [
+        ("Backend(settings.image)", {"image"}),
+        ("self._settings.image", {"image"}),
+        ("gateway.settings.image", {"image"}),
+        ("settings.image = 1", set()),
+        ("other.image", set()),
+        ("class Settings:\n  @model_validator(mode='after')\n  def f(self): return settings.image", set()),
+    ],
+)
+def test_every_use_of_a_setting_is_found(code: str, read: set[str]) -> None:
+    assert settings_read(ast.parse(code), "settings") == read
+
+
+def test_every_setting_is_read() -> None:
+    config = ROOT / "kernel_gateway/config.py"
+    read = settings_read(ast.parse(config.read_text()), "self")
+    for path in (ROOT / "kernel_gateway").rglob("*.py"):
+        read |= settings_read(ast.parse(path.read_text()), "settings")
+    assert Settings.model_fields.keys() <= read
 
 
 def test_every_limit_can_be_set_lowered_and_seen() -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,8 +67,26 @@ def test_a_test_whose_tool_is_absent_is_skipped_except_in_ci(
     monkeypatch.setenv("CI", ci)
     monkeypatch.setitem(conftest.WANTED, tool, (lambda: False, "absent"))
     item: Any = Item(tool)
-    conftest.pytest_collection_modifyitems([item])
+    conftest.pytest_collection_modifyitems(asked_for("engine"), [item])
     assert ("skip" in item.added) is not bool(ci)
+
+
+def asked_for(markers: str) -> Any:
+    """Return the configuration of a run with `-m`; empty: without."""
+    return SimpleNamespace(getoption={"markexpr": markers}.__getitem__)
+
+
+@pytest.mark.parametrize("mark", ["engine", "gate"])
+@pytest.mark.parametrize("markers", ["engine", ""])
+@pytest.mark.parametrize("ci", ["true", ""])
+def test_a_file_that_is_run_starts_no_containers_unless_it_is_said(
+    monkeypatch: pytest.MonkeyPatch, mark: str, markers: str, ci: str
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    monkeypatch.setitem(conftest.WANTED, "engine", (lambda: True, "absent"))
+    item: Any = Item(mark)
+    conftest.pytest_collection_modifyitems(asked_for(markers), [item])
+    assert ("skip" in item.added) is (mark == "engine" and not markers and not ci)
 
 
 def test_every_example_that_calls_curl_says_so() -> None:

@@ -49,6 +49,12 @@ _NO_ANSWERS = (
 )
 
 
+def _pip(line: str) -> None:
+    from .packages import pip  # noqa: PLC0415 - few cells install a package
+
+    pip(line)
+
+
 class KernelShell(EndingShell):
     """The shell that runs cells."""
 
@@ -60,6 +66,11 @@ class KernelShell(EndingShell):
         super().system_piped(cmd)
 
     system = system_piped
+
+    def init_magics(self) -> None:
+        """Replace `%pip`."""
+        super().init_magics()
+        self.register_magic_function(_pip, "line", "pip")
 
 
 class PythonKernel(IPythonKernel):

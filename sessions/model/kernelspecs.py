@@ -22,7 +22,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `env_at_start`: a pattern for the variables that the kernel reads, or sets itself, only when it starts.
 - `package`: the Python package that contains the language's interpreter, if it is not Python itself. If no Python
   package contains the interpreter, this is any name, and `version` is the command that prints the version.
-- `image`: an image that has the language, if the usual image lacks it.
+- `image`: an image that has the language, if the usual image lacks it. The file `debian.txt` beside `kernel.json` lists
+  Debian's packages for it, and `kernel_image/build.sh --LANGUAGE` installs them.
 - `setenv`: for a kernel without `extras`, an expression that sets environment variables. `{json}` in it is replaced by
   a string literal with an object of names and values; null removes a variable.
 - `name`: for a kernel without `lease`, and for one whose cells run in a process of their own, code that sets an
@@ -191,11 +192,13 @@ class KernelSpec:
 def _literal(value: Mapping[str, Any]) -> str:
     """Return a value as ASCII JSON inside a JSON string. Every language of the kernels reads it as a string literal.
 
+    It contains no `#`, because Ruby runs code behind that character in a string literal.
+
     Raises:
         InvalidRequest: when the value is no JSON, or nested too deeply.
     """
     try:
-        return json.dumps(json.dumps(value, allow_nan=False))
+        return json.dumps(json.dumps(value, allow_nan=False)).replace("#", "\\u0023")
     except RecursionError:
         raise InvalidRequest("the arguments are nested too deeply", field="arguments") from None
     except (TypeError, ValueError):

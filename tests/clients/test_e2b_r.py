@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from e2b.exceptions import SandboxException, TimeoutException
 from e2b_code_interpreter import Sandbox
 
-from sessions.backends.base import KERNEL_IMAGE
 from tests import gateways
 from tests.gateways import KEYS, Gateway
-
-#: tests build it for themselves, with the layers of the usual one
-IMAGE = "kernel-gateway/python:r-test"
+from tests.kernel_images import image_with
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    built = subprocess.run([KERNEL_IMAGE / "build.sh", "--r", IMAGE], check=False, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout[-2000:] + built.stderr[-2000:]
-    with gateways.gateway("docker", image=IMAGE, memory="256m") as serving:
+    with gateways.gateway("docker", image=image_with("r"), memory="256m") as serving:
         yield serving
         assert serving.errors() == []
 

@@ -16,8 +16,9 @@ from tests.kernel_gateway import agentrun, e2b
 from tests.kernel_gateway.calls import failure, process_only
 from tests.kernel_gateway.sockets import connected
 
-#: only the image with R has it, but a developer's own machine may
+#: only their images have these languages, but a developer's own machine may
 R_IS_HERE = shutil.which("R") is not None
+RUBY_IS_HERE = shutil.which("ruby") is not None
 SHOW = """
 import json, platform
 from importlib.metadata import distributions
@@ -27,7 +28,8 @@ print(json.dumps([platform.python_version(), {each.name: each.version for each i
 
 def test_each_language_is_listed_with_its_version_and_packages(gateway: Gateway, session: str) -> None:
     listed = {each["name"]: each for each in gateway.call("GET", "/v1/languages").json()["languages"]}
-    assert set(listed) == {"bash", "javascript", "python"} | ({"r"} if R_IS_HERE else set())
+    more = {name for name, is_here in {"r": R_IS_HERE, "ruby": RUBY_IS_HERE}.items() if is_here}
+    assert set(listed) == {"bash", "javascript", "python"} | more
     python, javascript = listed["python"], listed["javascript"]
     assert (python["kernelspec"], python["aliases"]) == ("python3", ["py"])
     version, packages = json.loads(gateway.text(session, SHOW))
@@ -120,6 +122,8 @@ def test_jupyter_clients_see_a_language_with_its_logo(
 @pytest.mark.parametrize("gateway", [pytest.param("docker", marks=pytest.mark.engine)], indirect=True)
 def test_pip_and_requests_say_at_once_that_there_is_no_network(gateway: Gateway, session: str) -> None:
     assert POLICY in gateway.text(session, "!pip install nothing")
+    error = gateway.execute(session, "%pip install nothing")["outputs"][-1]
+    assert (error["ename"], error["evalue"]) == ("PipFailed", POLICY)
     asked = gateway.execute(session, "import requests; requests.get('https://example.com')")
     assert POLICY in asked["outputs"][-1]["evalue"]
 

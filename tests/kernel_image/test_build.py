@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.base import KERNEL_IMAGE
+from tests.languages import DEBIAN, Contract, contracts
 
 STUB = """#!/bin/sh
 case "$1 $2" in
@@ -79,6 +80,37 @@ def test_the_image_with_r_is_the_usual_one_and_r(build: Build) -> None:
     usual = build()
     assert usual is not None
     assert usual["DEBIAN"] == ""
+
+
+def test_an_image_can_have_several_languages_more(build: Build) -> None:
+    built = build("--slim", "--ruby", "--r")
+    assert chosen(built) == ("kernel-gateway/python:slim-ruby-r", "requirements-slim.txt", "")
+    assert built is not None
+    assert built["DEBIAN"] == "ruby r-base-core r-cran-irkernel"
+
+
+@pytest.mark.parametrize("language", ["--python", "--cobol", "--"])
+def test_a_language_that_needs_no_packages_of_debian_is_refused(build: Build, language: str) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        build(language)
+    assert (refused.value.returncode, b"no such language" in refused.value.stderr) == (2, True)
+
+
+OPTIONAL = [contract for contract in contracts() if (contract.folder / DEBIAN).exists()]
+
+
+def test_a_language_is_in_an_image_of_its_own_if_it_needs_packages_of_debian() -> None:
+    assert {contract.spec.name for contract in OPTIONAL} == {"r", "ruby"}
+    for contract in contracts():
+        expected = f"kernel-gateway/python:{contract.spec.name}" if contract in OPTIONAL else ""
+        assert contract.spec.image == expected
+
+
+@pytest.mark.parametrize("contract", OPTIONAL, ids=lambda contract: contract.spec.name)
+def test_the_makefile_builds_the_image_of_each_language(contract: Contract) -> None:
+    rules = (KERNEL_IMAGE.parent / "Makefile").read_text()
+    name = contract.spec.name
+    assert re.search(rf"^image-{name}: ## .*\n\tkernel_image/build\.sh --{name}$", rules, re.MULTILINE)
 
 
 def test_more_packages_stay_until_they_are_taken_away(build: Build) -> None:

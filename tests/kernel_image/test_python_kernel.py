@@ -102,5 +102,20 @@ async def test_a_stock_kernel_loses_output(backend: ProcessBackend) -> None:
     await kernel.kill(SessionClosed())
 
 
+async def test_a_pip_that_fails_fails_its_cell_with_pips_last_error(backend: ProcessBackend) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends("%pip install --no-index no-such-package")
+    (error,) = (message.content for message in conversation.said if message.type == "error")
+    said = "No matching distribution found for no-such-package"
+    assert (error["ename"], error["evalue"]) == ("PipFailed", said)
+    assert f"ERROR: {said}\n" in "".join(conversation.texts)
+    conversation = Conversation(kernel)
+    assert await conversation.sends("%pip --version")
+    assert "".join(conversation.texts).startswith("pip ")
+    assert "error" not in {message.type for message in conversation.said}
+    await kernel.kill(SessionClosed())
+
+
 def test_no_history_is_written() -> None:
     assert config().HistoryManager.enabled is False

@@ -62,6 +62,13 @@ def artifacts(request: pytest.FixtureRequest) -> Path | None:
     return directory
 
 
+def with_alerts(overview: dict[str, Any]) -> dict[str, Any]:
+    """Return an overview with an alert of each level."""
+    alert = {"summary": "It is full.", "action": "Make room.", "seconds": 90}
+    levels = ("critical", "warning")
+    return overview | {"alerts": [alert | {"name": f"KernelGateway{level}", "severity": level} for level in levels]}
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: Path | None, look: str) -> None:
     admin_page = pages(**LOOKS[look])
@@ -82,11 +89,7 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
     expect(page.get_by_role("status")).to_contain_text("SB020")
     look_at("sign-in")
 
-    alert = {"summary": "It is full.", "action": "Make room.", "seconds": 90}
-    levels = ("critical", "warning")
-    told = admin_page.ask("GET", "/v1/admin/overview").json()
-    told["alerts"] = [alert | {"name": f"KernelGateway{level}", "severity": level} for level in levels]
-    admin_page.answer("v1/admin/overview", told)
+    admin_page.answer("v1/admin/overview", with_alerts(admin_page.ask("GET", "/v1/admin/overview").json()))
     fake = FakeProviders(page)
     fake.kept |= {"endpoint": "https://works.example", "api_key": "the-secret-wxyz", "token": "the-token-abcd"}
     fake.active = "full"

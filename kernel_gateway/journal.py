@@ -85,8 +85,8 @@ class Journal:
         """Forget an execution that goes on when the gateway ends. The next gateway records its end as `unknown`."""
         self._forget(execution)
 
-    def _forget(self, execution: str) -> str | None:
-        """Count an execution as running no more, and return the id of the HTTP request that asked for it."""
+    def _forget(self, execution: str) -> Asker:
+        """Count an execution as running no more, and return who asked for it."""
         asked_by = self._running.pop(execution)
         if not self._running:
             self._idle.set()

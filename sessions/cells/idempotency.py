@@ -46,6 +46,9 @@ Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 class Run:
     """A cell with an idempotency key. It runs to its end, with or without a client that waits."""
 
+    #: whether its outputs are kept; see `PastRun`
+    outputs_kept = True
+
     def __init__(self, key: str, request: ExecuteRequest, execute: Execute, events_max: int, asked_at: float) -> None:
         """Start the cell.
 
@@ -96,9 +99,6 @@ class Run:
         """Why no code has run. None means that code has run, or may still run."""
         return None if self.end is None else self.end.error
 
-    #: whether its outputs are kept
-    outputs_kept = True
-
     def outputs_so_far(self) -> Iterator[Output]:
         """Return the cell's outputs as they are now, in nbformat's form. Each is made only when it is needed."""
         if self.execution is None or self.end is not None:
@@ -107,7 +107,7 @@ class Run:
 
     def interrupt(self) -> None:
         """Interrupt the cell, and no other cell. If its turn has not come, it never runs."""
-        if self.task.done():
+        if self._cancelled or self.task.done():
             return
         if self.execution is not None:
             spawn(self.execution.interrupt(), "interrupt")
@@ -196,6 +196,11 @@ class Attempt:
         self._events: list[bytes] = []
         self._next = 0
         self._continue_with_kept()
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return self._run.id
 
     @property
     def gap(self) -> bool:

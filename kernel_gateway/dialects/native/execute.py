@@ -16,8 +16,10 @@ from kernel_gateway.dialects.native.plain_text import plain_event_in_time
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive
+from sessions.cells.idempotency import Attempt
 from sessions.model.errors import CellRunsOn, InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec
+from sessions.session.executions import Running
 from sessions.session.session import Session
 
 #: request header of a client that has lost its stream: the id of the last event that the client has received
@@ -25,6 +27,8 @@ LAST_EVENT = "Last-Event-ID"
 
 #: header of every answer: the id of the session
 SESSION_ID = "X-Session-Id"
+#: header of an answer: the id of an execution that can be asked for later
+EXECUTION_ID = "X-Execution-Id"
 
 
 class ExecuteHandler(JsonHandler):
@@ -67,6 +71,7 @@ class ExecuteHandler(JsonHandler):
         session = await self._session(key, request, seen)
         run = await session.submit(request)
         self.set_status(HTTPStatus.ACCEPTED)
+        self.set_header(EXECUTION_ID, run.id)
         self.set_header("Location", f"/v1/sessions/{key.name}/executions/{run.id}")
         self.finish_json(ExecutionSummary.of(session, run).as_dict())
 
@@ -92,8 +97,13 @@ class ExecuteHandler(JsonHandler):
             await self._stream(session, request, seen, STREAMS[media_type])
             return
         async with session.execute(request, seen) as execution:
+            self._tell_id(execution)
             result = await execution.result()
             self.finish_json(await self._result(session, result))
+
+    def _tell_id(self, execution: Running) -> None:
+        if isinstance(execution, Attempt):  # only an execution with an idempotency key can be asked for later
+            self.set_header(EXECUTION_ID, execution.run_id)
 
     async def _result(self, session: Session, result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
         if not self._plain:
@@ -105,6 +115,7 @@ class ExecuteHandler(JsonHandler):
     async def _stream(self, session: Session, request: ExecuteRequest, seen: int | None, render: Render) -> None:
         self.http.stream.set_nodelay(True)
         async with session.execute(request, seen) as execution:
+            self._tell_id(execution)
             try:
                 async for event in with_keepalive(execution, PAUSE) if render is sse else execution:
                     if event is None:

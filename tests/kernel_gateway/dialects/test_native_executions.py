@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import time
+from datetime import UTC, datetime
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,17 @@ from sessions.model.values import ExecuteRequest
 from tests import gateways
 from tests.fakes import World
 from tests.gateways import Gateway, text_of
-from tests.kernel_gateway.calls import HANGS, WAITS, exists, failure, is_valid_nbformat, process_only, until, write
+from tests.kernel_gateway.calls import (
+    HANGS,
+    NDJSON,
+    WAITS,
+    exists,
+    failure,
+    is_valid_nbformat,
+    process_only,
+    until,
+    write,
+)
 from tests.kernel_gateway.sockets import connected
 
 
@@ -24,7 +37,7 @@ def submit(gateway: Gateway, session: str, code: str, **fields: Any) -> str:
     assert answer.status_code == HTTPStatus.ACCEPTED, answer.text
     begun = ExecutionSummary.model_validate(answer.json())
     assert answer.headers["Location"] == f"/v1/sessions/{session}/executions/{begun.id}"
-    assert answer.headers["X-Session-Id"] == begun.session_id
+    assert (answer.headers["X-Session-Id"], answer.headers["X-Execution-Id"]) == (begun.session_id, begun.id)
     return str(answer.headers["Location"])
 
 
@@ -131,6 +144,19 @@ def test_the_fields_of_execute_mean_the_same_without_waiting(gateway: Gateway, s
 
 
 @process_only
+def test_a_client_that_waits_with_a_key_is_told_the_id_before_the_end(gateway: Gateway, session: str) -> None:
+    body, path = {"code": HANGS, "idempotency_key": "k"}, f"/v1/sessions/{session}/execute"
+    with gateway.call("POST", path, json=body, headers={"Accept": NDJSON}, stream=True) as stream:
+        until(lambda: exists(gateway, session, "begun"))
+        execution = f"/v1/sessions/{session}/executions/{stream.headers['X-Execution-Id']}"
+        assert gateway.call("DELETE", execution).status_code == HTTPStatus.NO_CONTENT
+        assert json.loads(list(stream.iter_lines())[-1])["status"] == "interrupted"
+    whole = gateway.call("POST", path, json=body)
+    assert execution.endswith(whole.headers["X-Execution-Id"])
+    assert "X-Execution-Id" not in gateway.call("POST", path, json={"code": "1"}).headers
+
+
+@process_only
 def test_outputs_of_an_execution_come_as_plain_text_to_a_client_that_asks_for_it(
     gateway: Gateway, session: str
 ) -> None:
@@ -181,6 +207,25 @@ def test_the_executions_of_a_session_end_with_it(gateway: Gateway, session: str)
     gateway.execute(session, "1")
     assert failure(gateway.call("GET", path)) == (404, "SB050")
     assert listed(gateway, session) == []
+
+
+def idle_for(gateway: Gateway, session: str) -> float:
+    """Return the seconds since the session was used."""
+    answer = gateway.call("GET", f"/v1/sessions/{session}")
+    used = datetime.fromisoformat(answer.json()["last_activity"])
+    return (datetime.now(UTC) - used).total_seconds()
+
+
+@process_only
+def test_a_look_at_an_execution_is_a_use_of_its_session_and_a_list_is_none(gateway: Gateway, session: str) -> None:
+    path = submit(gateway, session, "1")
+    ended(gateway, path)
+    until(lambda: idle_for(gateway, session) > 0.5)
+    listed(gateway, session)
+    assert idle_for(gateway, session) > 0.5
+    before = time.monotonic()
+    gateway.call("GET", path)
+    assert idle_for(gateway, session) < time.monotonic() - before + 0.1
 
 
 async def test_a_list_has_the_newest_executions_and_says_that_there_are_more(

@@ -38,7 +38,7 @@ def seconds_of(name: str, text: str) -> float:
         if re.fullmatch(r"[0-9]+(\.[0-9]+)?", text, re.ASCII):
             return datetime.fromtimestamp(float(text), UTC).timestamp()
         time = datetime.fromisoformat(text)
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC).timestamp()
     except (ValueError, OverflowError):
         what = "a date or a time as in ISO 8601, for example 2026-01-31 or 2026-01-31T09:30:00Z"
         raise InvalidRequest(f"{name} must be {what}, or seconds since 1970", field=name) from None

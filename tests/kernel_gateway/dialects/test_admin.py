@@ -9,6 +9,7 @@ import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -23,6 +24,7 @@ from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.cli import main
 from kernel_gateway.config import Settings
+from kernel_gateway.identity import keystore
 from kernel_gateway.observe import alerts
 from kernel_gateway.observe.alert_conditions import Level
 from kernel_gateway.observe.alerts import Alert
@@ -241,6 +243,7 @@ def test_the_audit_is_read_page_by_page(run: Gateway, admin: str) -> None:
         {"session": "a:b"},
         {"since": "yesterday"},
         {"until": "2026-02-30"},
+        {"until": "9999-12-31T23:59:59-01:00"},  # in UTC it is in a year that no answer could show
     ):
         assert failure(ask(run, admin, "GET", "/v1/admin/audit", params=query)) == (400, "SB002")
 
@@ -317,6 +320,40 @@ def test_the_command_for_usage_says_what_it_cannot_do(tmp_path: Path, capsys: py
     assert none == f"kernel-gateway: there is no audit at {tmp_path}/audit.db"
     assert when.startswith("kernel-gateway: --since must be a date or a time")
     assert damaged == "kernel-gateway: file is not a database"
+
+
+async def test_messages_of_a_socket_are_uses_of_its_key(run: Gateway, admin: str) -> None:
+    key_id, key = make(run, admin, tenant="carol")
+
+    def used_at() -> str:
+        (mine,) = (entry for entry in ask(run, admin, "GET", "/v1/admin/keys").json()["keys"] if entry["id"] == key_id)
+        return str(mine["last_used_at"])
+
+    async with _stream(run, key) as stream:
+        opened = used_at()
+        await stream.run("1")
+        assert used_at() > opened
+
+
+async def test_the_gateway_writes_last_uses_while_it_runs_and_removes_old_sums_of_usage(
+    backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "make_backend", lambda *_: backend)
+    for module, name in ((keystore, "USES_INTERVAL"), (usage_store, "LOOK"), (usage_store, "SAVE")):
+        monkeypatch.setattr(module, name, 0.01)
+    with closing(usage_store.UsageStore(tmp_path / "usage.db", lambda: 5.0 * usage_store.HOUR)) as before:
+        before.add(usage_store.Held({"acme": 1}, {}), 1.0)
+    assert usage_of(tmp_path, None, None) != [], "the control"
+    settings = {"state_dir": tmp_path, "port": 0, "pool_size": 0, "audit_retention": 1}
+    service = await Service(Settings.model_validate(settings)).start()
+    try:
+        key, _ = service.keystore.add("acme")
+        service.keystore.note_use(key.id)
+        with closing(keystore.KeyStore(tmp_path)) as reading:
+            await fakes.until(lambda: reading.all()[0].used_at is not None)
+        await fakes.until(lambda: usage_of(tmp_path, None, None) == [])
+    finally:
+        await service.stop()
 
 
 async def test_memory_and_disk_that_tenants_hold_are_counted(

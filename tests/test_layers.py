@@ -342,6 +342,7 @@ def test_dialects_do_not_know_one_another() -> None:
 OF_LIBRARIES = {
     "kernel_gateway.cli.client_command: parser": "an ArgumentParser, made by `add_parser`",
     "kernel_gateway.cli.exec_json: parser": "an ArgumentParser, made by `add_parser`",
+    "kernel_gateway.cli.settings: parser": "an ArgumentParser, made by `add_parser`",
     "kernel_gateway.wire.tls: made": "an SSLContext, which takes this option only as an attribute",
     "sessions.backends.docker.engine.engine: _call_limits": "a threading.local, which has only attributes",
     "sessions.kernels.sockets: socket": "a ZMQ socket, whose options are attributes",

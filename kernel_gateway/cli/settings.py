@@ -37,6 +37,7 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every setting, grouped by subject; its help contains the environment variable and the default."""
+    parser.usage = "%(prog)s [-h] [--FLAG [VALUE] ...]"  # the names of all flags would fill a screen
     _add_config(parser)
     for subject, settings in settings_by_group().items():
         group = parser.add_argument_group(subject)

@@ -89,6 +89,7 @@ def test_help_of_serve_lists_each_setting_with_its_default_and_variable(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "1000")
     told = shown(capsys, "serve", "--help")
+    assert told.startswith("usage: kernel-gateway serve [-h] [--FLAG [VALUE] ...]")
     for name, field in Settings.model_fields.items():
         value = "[VALUE]" if field.annotation is bool else "VALUE"
         assert f"--{name.replace('_', '-')} {value} {field.description}" in told

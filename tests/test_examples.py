@@ -7,9 +7,11 @@ import os
 import re
 import subprocess
 import sys
+from base64 import b64encode
 from pathlib import Path
 
 import pytest
+import requests
 
 from kernel_gateway.config import load
 from kernel_gateway.state_dir import instance_id
@@ -79,6 +81,26 @@ RUN_BY = {
     )
 }
 
+#: what one may paste from the sentences and tables of the README, and the test that runs it
+PASTED = {
+    text: f"tests/{test}"
+    for text, test in {
+        "make engine": "engine/test_fresh.py::test_make_serve_sets_up_everything",
+        "make serve": "engine/test_fresh.py::test_make_serve_sets_up_everything",
+        "make bench": "test_makefile.py::test_bench_measures_also_what_needs_no_engine",
+        "make serve ISOLATION=process": "test_examples.py::test_the_commands_in_the_readme_work_as_written",
+        ".venv/bin/kernel-gateway run -s demo -c 'df.describe()'": "test_examples.py::test_the_reply_is_as_shown",
+        ".venv/bin/kernel-gateway doctor": "test_examples.py::test_the_commands_in_the_readme_work_as_written",
+        "kernel-gateway doctor": "test_examples.py::test_the_commands_in_the_readme_work_as_written",
+        "doctor --prove": "engine/test_prove.py::test_all_works_on_a_whole_engine",
+        "--gateway-url=http://127.0.0.1:8888 --GatewayClient.auth_token=KEY": "clients/front.py::jupyter_server",
+        "http://any:KEY@127.0.0.1:8888": "test_examples.py::test_a_key_in_a_url_works_as_written",
+        "Authorization: Bearer KEY": "test_examples.py::test_the_commands_in_the_readme_work_as_written",
+    }.items()
+}
+#: how such a text begins
+PASTEABLE = ("make ", ".venv/", "doctor ", "kernel-gateway ", "--", "http://", "Authorization:")
+
 
 def blocks(page: str) -> list[str]:
     """Return the examples of a page: all code except diagrams."""
@@ -117,6 +139,39 @@ def test_each_example_is_run_by_a_test_that_exists() -> None:
         assert example(page, begins)
         file, _, name = test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+def test_what_the_readmes_sentences_offer_to_paste_is_run_by_a_test_that_exists() -> None:
+    sentences = re.sub("```.*?```", "", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    assert {text for text in re.findall("`([^`]+)`", sentences) if text.startswith(PASTEABLE)} == PASTED.keys()
+    for test in PASTED.values():
+        file, _, name = test.partition("::")
+        assert f"def {name}(" in (ROOT / file).read_text(), test
+
+
+def test_the_commands_in_the_readme_work_as_written(tmp_path: Path) -> None:
+    make, _, isolation = "make serve ISOLATION=process".partition(" serve ")
+    # `--old-file`, because tests must not change the environment in which they run
+    command = (make, "--silent", "--old-file=.venv/.setup")
+    with gateway("process", isolation, command=command, state_dir=str(tmp_path)) as serving:
+        named = {"Authorization": f"Bearer {KEYS['alice']}"}
+        assert serving.call("GET", "/v1/sessions", tenant=None, headers=named).status_code == 200
+        place = {"KERNEL_GATEWAY_URL": serving.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
+        serving.execute("demo", "import pandas as pd; df = pd.DataFrame({'x': [1, 2, 3]})")
+        assert "mean" in shell(".venv/bin/kernel-gateway run -s demo -c 'df.describe()'", **place)
+        place = {"KERNEL_GATEWAY_ISOLATION": "process", "KERNEL_GATEWAY_STATE_DIR": str(tmp_path / "other")}
+        assert re.search(
+            "^(all is well|kernels can run)", shell(".venv/bin/kernel-gateway doctor", **place), re.MULTILINE
+        )
+
+
+def test_a_key_in_a_url_works_as_written() -> None:
+    program = {"code_b64": b64encode(b"def main(): return 42").decode(), "language": "python", "arguments": {}}
+    with gateway("process") as serving:
+        for key, status in ((KEYS["alice"], 200), ("unknown", 401)):
+            endpoint = "http://any:KEY@127.0.0.1:8888".replace("127.0.0.1:8888", serving.url.partition("//")[2])
+            answer = requests.post(f"{endpoint.replace('KEY', key)}/run", json=program, timeout=60)
+            assert answer.status_code == status, answer.text
 
 
 def test_the_reply_is_as_shown() -> None:

@@ -13,7 +13,7 @@ import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from sessions.cells.execution import Execution
 from sessions.cells.outputs import Event, joined
@@ -416,5 +416,12 @@ def _id_of(key: str) -> str:
 
 
 def _digest(request: ExecuteRequest) -> bytes:
-    """Return a digest that differs for different requests. It ignores whether the client can answer `input()`."""
-    return hashlib.sha256(repr(replace(request, interactive=False)).encode()).digest()
+    """Return a digest that differs for different requests. It ignores whether the client can answer `input()`.
+
+    Fields that have their default are left out. So a later version, whose requests have further fields, makes the same
+    digest, and knows a retry of a request that this version got.
+    """
+    usual = type(request)("")
+    values = {each.name: getattr(request, each.name) for each in fields(request) if each.name != "interactive"}
+    given = {name: value for name, value in values.items() if value != getattr(usual, name)}
+    return hashlib.sha256(repr(sorted(given.items())).encode()).digest()

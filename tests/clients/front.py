@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,11 +16,18 @@ import requests
 
 from tests.gateways import KEYS, Gateway
 
+README = Path(__file__).parents[2] / "README.md"
 #: token of the server itself
 TOKEN = "front"  # noqa: S105 - the server lives for one test
 #: seconds for a server to listen, and for it to end its kernels and exit
 START_TIMEOUT = 60
 STOP_TIMEOUT = 5
+
+
+def pasted(gateway: Gateway) -> list[str]:
+    """Return the flags that the README tells the users of JupyterLab and Jupyter Server, for this gateway."""
+    [flags] = re.findall("`(--gateway-url=.*)`", README.read_text())
+    return str(flags).replace("http://127.0.0.1:8888", gateway.url).replace("=KEY", f"={KEYS['alice']}").split()
 
 
 @contextlib.contextmanager
@@ -46,8 +54,7 @@ def jupyter_server(
             [
                 *(sys.executable, "-m", app, "--allow-root", "--no-browser", f"--ServerApp.root_dir={home}"),
                 *((f"--ServerApp.sock={socket}",) if socket else ("--ServerApp.port=0", "--ServerApp.port_retries=0")),
-                *(f"--IdentityProvider.token={TOKEN}", f"--GatewayClient.auth_token={KEYS['alice']}"),
-                *(f"--gateway-url={gateway.url}", *flags),
+                *(f"--IdentityProvider.token={TOKEN}", *pasted(gateway), *flags),
             ],
             env=keep | {name: str(place) for name, place in (places | {"JUPYTER_RUNTIME_DIR": runtime}).items()},
             stdout=output,

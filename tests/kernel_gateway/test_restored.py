@@ -36,7 +36,7 @@ def gateway() -> Iterator[Gateway]:
 
 
 @pytest.mark.gate
-def test_sessions_of_one_checkpoint_have_everything_imported_and_their_own_keys_and_state(gateway: Gateway) -> None:
+def test_sessions_of_one_golden_image_have_everything_imported_and_their_own_keys_and_state(gateway: Gateway) -> None:
     one, two = (json.loads(gateway.text(name, OWN)) for name in ("one", "two"))
     metrics = gateway.call("GET", "/metrics", tenant=None).text
     assert 'kernel_gateway_restores_total{result="restored"} 2.0' in metrics

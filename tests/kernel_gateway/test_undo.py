@@ -105,7 +105,7 @@ def test_a_branch_goes_its_own_way(gateway: Gateway, name: str) -> None:
 
 @pytest.mark.engine
 def test_a_session_with_lower_limits_is_restored_rolled_back_branched_and_woken(gateway: Gateway) -> None:
-    """Its container is described otherwise than the golden one, which gVisor of 2026 notices."""
+    """Its container is described otherwise than that of the golden image, which gVisor of 2026 notices."""
     limits, lower = {"disk": 8 * 2**20, "processes": 16}, uuid.uuid4().hex
     look = "import resource as r; print(x, [r.getrlimit(kind)[0] for kind in (r.RLIMIT_FSIZE, r.RLIMIT_NPROC)])"
     restored = 'kernel_gateway_restores_total{result="restored"} '

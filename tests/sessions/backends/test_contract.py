@@ -44,7 +44,7 @@ from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect, until
 INSTANCE = f"contract-{os.getpid()}"
 NETWORK = f"kernel-gateway-{INSTANCE}"
 WORKSPACE = f"ws-{os.getpid()}"
-CHECKPOINTS = Path(tempfile.gettempdir()) / INSTANCE
+GOLDEN_IMAGES = Path(tempfile.gettempdir()) / INSTANCE
 
 
 def docker_backend() -> DockerBackend:
@@ -52,9 +52,9 @@ def docker_backend() -> DockerBackend:
 
 
 def restoring_backend() -> DockerBackend:
-    """A Docker backend whose kernels are restored from a checkpoint, which all of these share."""
-    mine = GoldenSettings(CHECKPOINTS, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
-    sleep = SleepSettings(CHECKPOINTS.with_suffix(".asleep"), lambda: bytes(32))
+    """A Docker backend whose kernels are restored from a golden image, which all of these share."""
+    mine = GoldenSettings(GOLDEN_IMAGES, 1024 * MIB, LAUNCH.limits, (LAUNCH.kernelspec,))
+    sleep = SleepSettings(GOLDEN_IMAGES.with_suffix(".asleep"), lambda: bytes(32))
     return DockerBackend(replace(docker_backend().settings, golden=mine, sleep=sleep))
 
 
@@ -91,8 +91,8 @@ def network() -> Iterator[str]:
         for volume in client.volumes.list(filters={"label": f"{INSTANCE_LABEL}={INSTANCE}"}):
             volume.remove()
     forget_network(NETWORK)
-    shutil.rmtree(CHECKPOINTS, ignore_errors=True)
-    shutil.rmtree(CHECKPOINTS.with_suffix(".asleep"), ignore_errors=True)
+    shutil.rmtree(GOLDEN_IMAGES, ignore_errors=True)
+    shutil.rmtree(GOLDEN_IMAGES.with_suffix(".asleep"), ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_onc
     if isinstance(backend, DockerBackend) and backend.settings.golden is not None:
         await backend.adopt({}, ())
         await until(lambda: backend.golden_images.on, NOTICED)
-        await backend.settled()  # the proof of sleep comes after the first checkpoint
+        await backend.settled()  # the proof of sleep comes after the first golden image
     yield backend
     await backend.close()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from sessions.cells import idempotency as retries
-from sessions.cells.idempotency import Attempt
+from sessions.cells.idempotency import Attempt, _digest
 from sessions.cells.outputs import Event
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
 from sessions.model.tasks import spawn
@@ -396,3 +396,21 @@ async def test_an_ending_session_records_no_key(world: World, session: Session) 
     await ending
     await running
     assert world.ledger.idempotency_keys(session.key).all() == {}
+
+
+@dataclass(frozen=True, slots=True)
+class LaterRequest(ExecuteRequest):
+    """A request of a later version."""
+
+    colour: str | None = None
+
+
+def test_a_field_that_a_later_version_adds_changes_no_digest_of_a_request_without_it() -> None:
+    digests = [
+        _digest(kind("x", 7.0, stdin=("a",), interactive=answers, idempotency_key="k"))
+        for kind in (ExecuteRequest, LaterRequest)
+        for answers in (False, True)
+    ]
+    assert len(set(digests)) == 1
+    others = [LaterRequest("x", colour="red"), ExecuteRequest("x"), ExecuteRequest("y"), ExecuteRequest("x", stdin=())]
+    assert len({_digest(each) for each in others} | set(digests)) == 5

@@ -406,7 +406,7 @@ def test_a_file_that_is_changed_while_it_is_proven_makes_no_proof(shelf: Images)
 
 
 class Proofs:
-    """A workshop whose checkpoints are files of the test, and what it does about them."""
+    """A workshop whose golden images are files of the test, and what it does about them."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.done: list[str] = []
@@ -548,7 +548,7 @@ def test_a_sandbox_that_is_silent_is_given_up(ends: tuple[StdioChannel, socket.s
 
 BASH = KERNELSPECS.find("bash")
 TWO_LANGUAGES = pytest.mark.parametrize(
-    "checkpoints", [(BASH, replace(PYTHON, preload=("numpy",)))], indirect=True, ids=["two languages"]
+    "golden_images", [(BASH, replace(PYTHON, preload=("numpy",)))], indirect=True, ids=["two languages"]
 )
 
 
@@ -593,137 +593,137 @@ async def bench(shelf: Images, nothing_left: None) -> Bench:
     return Bench(shelf)
 
 
-def checkpoints_of(engine: Engine, settings: DockerSettings) -> GoldenImages:
+def golden_images_of(engine: Engine, settings: DockerSettings) -> GoldenImages:
     return GoldenImages(engine, Disks(engine, settings), settings)
 
 
 @pytest.fixture(params=[[PYTHON]], ids=[""])
-async def checkpoints(
+async def golden_images(
     request: pytest.FixtureRequest, bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[GoldenImages]:
     """The golden images of some languages, made on the bench."""
     engine = Engine()
     monkeypatch.setattr(supply, "Workshop", lambda *_: bench)
-    made = checkpoints_of(engine, settings_of(tmp_path, kernelspecs=request.param))
+    made = golden_images_of(engine, settings_of(tmp_path, kernelspecs=request.param))
     yield made
     await made.close()
     await engine.close()
 
 
 async def test_an_image_is_made_at_the_start_and_another_for_sandboxes_when_one_is_wanted(
-    checkpoints: GoldenImages, bench: Bench
+    golden_images: GoldenImages, bench: Bench
 ) -> None:
-    assert checkpoints.image_for(PLAIN) is None
+    assert golden_images.image_for(PLAIN) is None
     bench.go.clear()
-    checkpoints.begin()
-    assert not checkpoints.ability.on
-    assert "being made" in checkpoints.ability.detail
+    golden_images.begin()
+    assert not golden_images.ability.on
+    assert "being made" in golden_images.ability.detail
     bench.go.set()
-    await checkpoints.settled()
-    assert checkpoints.ability.on
-    alone = checkpoints.image_for(PLAIN)
+    await golden_images.settled()
+    assert golden_images.ability.on
+    alone = golden_images.image_for(PLAIN)
     assert alone is not None
     shared = replace(PLAIN, workspace="w", shared=True)
-    assert checkpoints.image_for(shared) is None
-    await checkpoints.settled()
+    assert golden_images.image_for(shared) is None
+    await golden_images.settled()
     assert [shape.shared for shape in bench.asked[-2:]] == [False, True]
-    found = checkpoints.image_for(shared)
+    found = golden_images.image_for(shared)
     assert found is not None
     assert found != alone
-    assert checkpoints.image_for(PLAIN) == alone
+    assert golden_images.image_for(PLAIN) == alone
 
 
 @TWO_LANGUAGES
 async def test_a_language_whose_image_cannot_be_made_takes_none_from_the_others(
-    checkpoints: GoldenImages, bench: Bench
+    golden_images: GoldenImages, bench: Bench
 ) -> None:
     bench.error, bench.able = CheckpointFailed("the kernel ended before it waited"), {"python"}
-    checkpoints.begin()
-    await checkpoints.settled()
-    assert checkpoints.image_for(PLAIN) is not None
-    assert checkpoints.image_for(Launch(BASH)) is None
-    await checkpoints.settled()
+    golden_images.begin()
+    await golden_images.settled()
+    assert golden_images.image_for(PLAIN) is not None
+    assert golden_images.image_for(Launch(BASH)) is None
+    await golden_images.settled()
     assert [shape.language for shape in bench.asked[:2]] == ["python", "bash"]
-    assert checkpoints.ability.on
+    assert golden_images.ability.on
 
 
 @TWO_LANGUAGES
-async def test_the_image_of_a_language_makes_no_room_for_the_next_one(checkpoints: GoldenImages) -> None:
+async def test_the_image_of_a_language_makes_no_room_for_the_next_one(golden_images: GoldenImages) -> None:
     for _ in range(50):  # the second one may begin in the moment in which the first one ends
-        checkpoints.begin()
-        await checkpoints.settled()
-        found = [checkpoints.image_for(launch) for launch in (PLAIN, Launch(BASH))]
+        golden_images.begin()
+        await golden_images.settled()
+        found = [golden_images.image_for(launch) for launch in (PLAIN, Launch(BASH))]
         assert all(image is not None and image.intact() for image in found)
 
 
 @pytest.mark.parametrize("error", [CheckpointFailed("it is full"), BackendUnavailable("it is full")])
 async def test_what_cannot_be_made_is_told_and_not_tried_for_ever(
-    checkpoints: GoldenImages, bench: Bench, error: Exception
+    golden_images: GoldenImages, bench: Bench, error: Exception
 ) -> None:
     bench.error = error
     with capture_logs() as logs:
-        checkpoints.begin()
+        golden_images.begin()
         for _ in range(ATTEMPTS_MAX + 3):
-            await checkpoints.settled()
-            assert checkpoints.image_for(PLAIN) is None
+            await golden_images.settled()
+            assert golden_images.image_for(PLAIN) is None
     assert len(bench.asked) == len(logs) == ATTEMPTS_MAX
-    assert not checkpoints.ability.on
-    assert "it is full" in checkpoints.ability.detail
+    assert not golden_images.ability.on
+    assert "it is full" in golden_images.ability.detail
     bench.error = None
-    checkpoints.begin()  # another container image
-    await checkpoints.settled()
-    assert checkpoints.ability.on
+    golden_images.begin()  # another container image
+    await golden_images.settled()
+    assert golden_images.ability.on
 
 
 async def test_restores_that_fail_again_and_again_give_up_the_image_and_are_logged_once(
-    checkpoints: GoldenImages, bench: Bench
+    golden_images: GoldenImages, bench: Bench
 ) -> None:
-    checkpoints.begin()
-    await checkpoints.settled()
-    image = checkpoints.image_for(PLAIN)
+    golden_images.begin()
+    await golden_images.settled()
+    image = golden_images.image_for(PLAIN)
     assert image is not None
     with capture_logs() as logs:
         for _ in range(FAILURES_MAX - 1):
-            checkpoints.failed(image, "status 139")
+            golden_images.failed(image, "status 139")
     assert [entry["reason"] for entry in logs] == ["status 139"]
-    assert checkpoints.image_for(PLAIN) == image
-    checkpoints.succeeded(image)
+    assert golden_images.image_for(PLAIN) == image
+    golden_images.succeeded(image)
     for _ in range(FAILURES_MAX - 1):
-        checkpoints.failed(image, "status 139")
-    assert checkpoints.image_for(PLAIN) == image
-    checkpoints.failed(image, "status 139")
-    assert checkpoints.image_for(PLAIN) is None
-    await checkpoints.settled()
-    renewed = checkpoints.image_for(PLAIN)
+        golden_images.failed(image, "status 139")
+    assert golden_images.image_for(PLAIN) == image
+    golden_images.failed(image, "status 139")
+    assert golden_images.image_for(PLAIN) is None
+    await golden_images.settled()
+    renewed = golden_images.image_for(PLAIN)
     assert renewed is not None
     assert renewed != image
     assert not image.path.exists()
     assert bench.prove_again == [False, True], "a proof from before the failures counts no more"
 
 
-async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(checkpoints: GoldenImages, bench: Bench) -> None:
-    checkpoints.begin()
-    await checkpoints.settled()
-    image = checkpoints.image_for(PLAIN)
+async def test_an_image_whose_file_was_cut_is_not_used_and_made_anew(golden_images: GoldenImages, bench: Bench) -> None:
+    golden_images.begin()
+    await golden_images.settled()
+    image = golden_images.image_for(PLAIN)
     assert image is not None
     os.truncate(image.path / "pages.img", 100)
-    assert checkpoints.image_for(PLAIN) is None
-    await checkpoints.settled()
+    assert golden_images.image_for(PLAIN) is None
+    await golden_images.settled()
     assert len(bench.asked) == 2
-    assert checkpoints.image_for(PLAIN) not in (None, image)
+    assert golden_images.image_for(PLAIN) not in (None, image)
 
 
 async def test_an_image_of_a_container_image_that_has_changed_meanwhile_is_not_used(
-    checkpoints: GoldenImages, bench: Bench
+    golden_images: GoldenImages, bench: Bench
 ) -> None:
     bench.go.clear()
-    checkpoints.begin()
+    golden_images.begin()
     await until(lambda: bench.asked)
-    checkpoints.begin()
+    golden_images.begin()
     bench.go.set()
-    await until(lambda: checkpoints.ability.on)
+    await until(lambda: golden_images.ability.on)
     assert len(bench.asked) == 2
-    image = checkpoints.image_for(PLAIN)
+    image = golden_images.image_for(PLAIN)
     assert image is not None
     assert image.path.name.endswith("-2")
 
@@ -745,26 +745,28 @@ def test_a_gateway_that_cannot_write_to_the_engines_volumes_says_so(tmp_path: Pa
     assert "cannot write" in rights.missing_rights(str(tmp_path))
 
 
-async def test_without_its_rights_kernels_are_restored_and_none_sleeps(checkpoints: GoldenImages, bench: Bench) -> None:
+async def test_without_its_rights_kernels_are_restored_and_none_sleeps(
+    golden_images: GoldenImages, bench: Bench
+) -> None:
     bench.lacks = "the gateway's process lacks CAP_KILL"
-    checkpoints.begin()
-    await checkpoints.settled()
-    assert checkpoints.ability.on
-    assert (checkpoints.proven.on, checkpoints.proven.detail) == (False, bench.lacks)
+    golden_images.begin()
+    await golden_images.settled()
+    assert golden_images.ability.on
+    assert (golden_images.proven.on, golden_images.proven.detail) == (False, bench.lacks)
 
 
-async def test_kernels_are_restored_while_their_sleep_is_proven(checkpoints: GoldenImages, bench: Bench) -> None:
+async def test_kernels_are_restored_while_their_sleep_is_proven(golden_images: GoldenImages, bench: Bench) -> None:
     bench.sleep_go.clear()
-    checkpoints.begin()
-    await until(lambda: checkpoints.ability.on)
-    assert checkpoints.image_for(PLAIN) is not None
-    assert (checkpoints.proven.on, checkpoints.proven.detail) == (
+    golden_images.begin()
+    await until(lambda: golden_images.ability.on)
+    assert golden_images.image_for(PLAIN) is not None
+    assert (golden_images.proven.on, golden_images.proven.detail) == (
         False,
         "the proof that kernels can sleep is under way",
     )
     bench.sleep_go.set()
-    await checkpoints.settled()
-    assert checkpoints.proven.on
+    await golden_images.settled()
+    assert golden_images.proven.on
 
 
 def test_where_kernels_have_little_memory_they_are_restored_without_modules() -> None:
@@ -777,7 +779,7 @@ def test_where_kernels_have_little_memory_they_are_restored_without_modules() ->
 
 
 async def test_the_setting_keeps_kernels_from_being_restored(tmp_path: Path) -> None:
-    off = checkpoints_of(Engine(), replace(settings_of(tmp_path), golden=None))
+    off = golden_images_of(Engine(), replace(settings_of(tmp_path), golden=None))
     off.begin()
     assert off.image_for(PLAIN) is None
     assert not off.ability.on

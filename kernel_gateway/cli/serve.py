@@ -10,9 +10,12 @@ import sys
 
 from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.config import Settings
 from kernel_gateway.observe import logs
+from kernel_gateway.setting_types import MIB
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
+from sessions.backends.abilities import Ability
 from sessions.model.tasks import spawn
 from sessions.upkeep.heap import keep_freed_memory
 
@@ -63,9 +66,8 @@ def banner(service: Service) -> str:
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     golden = service.backend.golden_images
     lines.append(f"golden images: {'on' if golden.on else 'off'}, {golden.detail}")
-    if service.settings.on_idle == "sleep":
-        sleep = service.backend.sleep.ability
-        lines.append(f"sleep: {'on' if sleep.on else 'off'}, {sleep.detail}")
+    if service.settings.on_idle != "end":
+        lines.append(sleep_line(service.settings, service.backend.sleep.ability))
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
@@ -80,3 +82,11 @@ def banner(service: Service) -> str:
         """-d '{"code": "x = 40 + 2; x"}'"""
     )
     return "\n".join(lines)
+
+
+def sleep_line(settings: Settings, ability: Ability) -> str:
+    """Return the line about idle sessions: whether they sleep, and what that takes, or why they do not."""
+    if ability.on:
+        return f"sleep: on, {ability.detail}; {settings.sleep_disk // MIB} MiB for all (`sleep_disk`)"
+    meanwhile = "are ended" if settings.on_idle == "auto" else "stay awake"
+    return f"sleep: off, {ability.detail}; until it is on, idle sessions {meanwhile}"

@@ -101,7 +101,7 @@ class Registry(Owners[Session]):
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         origin = Origin(start=source.checkpoints.branch(checkpoint))
-        self._admit(key.tenant, source.disk)
+        self._admit(key.tenant, source.disk, besides=source)
         notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
         identity = Identity(key, source.spec, source.kernelspec, self.now())
         session = Session(identity, self._services, notice, origin)

@@ -157,14 +157,18 @@ class Settings(BaseSettings):
     tls_certificate: Path | None = _address(
         None, description="PEM file with the certificate, its issuers and its private key; turns https on"
     )
-    idle_timeout: Seconds = _life(300, description="seconds without activity after which a session is ended")
+    idle_timeout: Seconds = _life(
+        300, description="seconds without activity after which a session sleeps or ends, as `on_idle` says"
+    )
     max_idle_timeout: Seconds = _life(3600, description="the longest idle timeout that a client may ask for")
     cull_connected: bool = _life(
         False,  # noqa: FBT003
         description="end idle sessions with connected Jupyter clients, too; otherwise only after max_idle_timeout",
     )
-    on_idle: Literal["end", "sleep"] = _life(
-        "end", description="what happens to an idle session: end, or sleep: its memory is kept on disk"
+    on_idle: Literal["auto", "end", "sleep"] = _life(
+        "auto",
+        description="what happens to an idle session: sleep: its memory is kept on disk; end; or auto: it sleeps where "
+        "that is proven, and ends elsewhere",
     )
     sleep_for: Seconds = _life(86400, description="seconds that a session may sleep; then it is ended")
     sleep_disk: SomeBytes = _life(

@@ -14,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--idle-timeout", type=float, metavar="SECONDS", help="seconds after which it is idle for too long"
     )
-    parser.add_argument("--on-idle", choices=("end", "sleep"), help="what happens to it then")
+    parser.add_argument("--on-idle", choices=("auto", "end", "sleep"), help="what happens to it then")
     parser.add_argument("--checkpoints", choices=("manual", "auto"), help="auto: one is taken before each cell")
     add_session(parser)
     add_examples(

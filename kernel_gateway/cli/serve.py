@@ -12,7 +12,9 @@ import structlog
 
 from kernel_gateway.app import Service
 from kernel_gateway.cli.settings import add_settings, settings_from
+from kernel_gateway.config import Settings
 from kernel_gateway.observe import logs
+from kernel_gateway.setting_types import MIB
 from kernel_gateway.state_dir import AlreadyRunning
 from kernel_gateway.wire import descriptors
 from sessions.backends.abilities import Ability
@@ -94,8 +96,8 @@ def banner(service: Service) -> str:
     url = _url(service)
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     lines.append(f"golden images: {_shown(service.backend.golden_images)}")
-    if service.settings.on_idle == "sleep":
-        lines.append(f"sleep: {_shown(service.backend.sleep.ability)}")
+    if service.settings.on_idle != "end":
+        lines.append(sleep_line(service.settings, service.backend.sleep.ability))
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
@@ -110,3 +112,11 @@ def banner(service: Service) -> str:
         """-d '{"code": "x = 40 + 2; x"}'"""
     )
     return "\n".join(lines)
+
+
+def sleep_line(settings: Settings, ability: Ability) -> str:
+    """Return the line about idle sessions: whether they sleep, and what that takes, or why they do not."""
+    if ability.on:
+        return f"sleep: on, {ability.detail}; {settings.sleep_disk // MIB} MiB for all (`sleep_disk`)"
+    meanwhile = "are ended" if settings.on_idle == "auto" else "stay awake"
+    return f"sleep: off, {ability.detail}; until it is on, idle sessions {meanwhile}"

@@ -59,6 +59,10 @@ class KernelMemory:
         if not self.ability.on:
             raise Unable(self.ability.detail)
 
+    def has_room(self, kernel: Kernel, freed: int) -> bool:
+        """Return whether there is room on disk for a kernel's memory, if its tenant frees these bytes before."""
+        return self.disk.has_room(kernel.launch.tenant, expected_size(kernel), freed)
+
     async def take(self, kernel: Kernel) -> SleepImage:
         """Write an idle kernel's memory to disk, and prove that it can be woken from there.
 

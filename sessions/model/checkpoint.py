@@ -11,6 +11,8 @@ from sessions.model.connection_info import ConnectionInfo
 class OnIdle(StrEnum):
     """What happens to a session after its idle timeout."""
 
+    #: it sleeps where that is proven to work; elsewhere, and if it cannot, it ends. Asleep, it gives way to newer ones
+    AUTO = "auto"
     END = "end"
     #: the kernel's memory is written to disk, and the next use of the session continues from there
     SLEEP = "sleep"

@@ -10,10 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from sessions.backends.base import KernelHandle
-from sessions.model.errors import SessionClosed, ShuttingDown
+from sessions.model.errors import QuotaExceeded, SessionClosed, ShuttingDown
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
 from sessions.session.services import SessionServices
+
+#: reason of the end of a session that slept although no client had asked for that
+GAVE_WAY = "the session slept, and was ended to make room for a newer one of its tenant"
 
 
 class Activity:
@@ -123,6 +126,11 @@ class Owner(ABC):
         return max(0.0, self._idle_timeout - self.idle_for())
 
     @property
+    def gives_way_since(self) -> float | None:
+        """Time since which it may be ended to make room for its tenant's others, in seconds since 1970; None: never."""
+        return None
+
+    @property
     def closed(self) -> bool:
         """Whether it was ended."""
         return self.end is not None
@@ -225,12 +233,20 @@ class Owners(ABC, Generic[OwnerT]):
         """Return what counts towards a tenant's quota: its sessions and sandboxes that have not ended."""
         return [owner for kind in self.kinds for owner in kind.all() if owner.key.tenant == tenant]
 
-    def _admit(self, tenant: str, disk: int) -> None:
-        """Check that a tenant may have one more owner.
+    def giving_way(self, tenant: str) -> list[OwnerT]:
+        """Return the owners of one tenant that may be ended to make room for its others, the first to go first."""
+        return sorted(
+            (owner for owner in self.of(tenant) if owner.gives_way_since is not None),
+            key=lambda owner: owner.gives_way_since or 0.0,
+        )
+
+    def _admit(self, tenant: str, disk: int, besides: Owner | None = None) -> None:
+        """Check that a tenant may have one more owner. If it may not, the first of those that give way is ended.
 
         Args:
             tenant: name of the tenant.
             disk: bytes of the new owner's workspace. 0 means that it has no workspace of its own.
+            besides: owner that does not give way now, because the new one begins with its state.
 
         Raises:
             ShuttingDown: when the gateway is being stopped.
@@ -238,6 +254,17 @@ class Owners(ABC, Generic[OwnerT]):
         """
         if self._closing:
             raise ShuttingDown
+        try:
+            self._require_room(tenant, disk)
+        except QuotaExceeded:
+            going = [(kind, each) for kind in self.kinds for each in kind.giving_way(tenant) if each is not besides]
+            if not going:
+                raise
+            kind, first = going[0]
+            kind.end(first.key, GAVE_WAY)
+            self._require_room(tenant, disk)  # its disk is free a moment later: then the client tries again
+
+    def _require_room(self, tenant: str, disk: int) -> None:
         present = self.taken(tenant)
         room_in = min((owner.idle_left() for owner in present), default=0.0)
         self._services.quotas.admit_session(tenant, len(present), room_in)

@@ -107,7 +107,7 @@ class Registry(Owners[Session]):
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
         self._services.own_limits(key.tenant).check_session(source.spec)
         origin = Origin(start=source.checkpoints.branch(checkpoint))
-        self._admit(key.tenant, source.disk)
+        self._admit(key.tenant, source.disk, besides=source)
         notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
         identity = Identity(key, source.spec, source.kernelspec, self.now())
         session = Session(identity, self._services, notice, origin)

@@ -17,7 +17,7 @@ from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.model.checkpoint import Checkpoint, SleepImage
+from sessions.model.checkpoint import Checkpoint, OnIdle, SleepImage
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
@@ -126,6 +126,22 @@ class Session(Owner):
     def sleep_problem(self) -> str:
         """Why its last attempt to fall asleep failed, for its client; empty if it did not fail."""
         return self._slot.sleep_problem
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether this gateway lets idle sessions sleep: it has proven that it can wake them."""
+        return self._services.kernel_memory.ability.on
+
+    def has_room_to_sleep(self, freed: int) -> bool:
+        """Return whether there is room for its kernel's memory on disk, if its tenant frees these bytes before."""
+        kernel = self._slot.kernel
+        return kernel is None or self._services.kernel_memory.has_room(kernel, freed)
+
+    @property
+    def gives_way_since(self) -> float | None:
+        """Time since which it sleeps although no client has asked for sleep, in seconds since 1970."""
+        image = self.sleep_image
+        return image.since if image is not None and self.spec.on_idle is OnIdle.AUTO else None
 
     @property
     def container(self) -> KernelHandle | None:

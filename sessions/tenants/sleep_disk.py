@@ -92,6 +92,16 @@ class SleepDisk:
 
     # -- new images -----------------------------------------------------------------------------------------
 
+    def has_room(self, tenant: str, size: int, freed: int = 0) -> bool:
+        """Return whether there is room for an image, if other images of the tenant are deleted before.
+
+        Args:
+            tenant: tenant of the image.
+            size: bytes that the image is expected to take.
+            freed: bytes of the other images.
+        """
+        return self._budget.allows(tenant, size - freed)
+
     @contextmanager
     def room(self, tenant: str, size: int, spare: Collection[SleepImage] = ()) -> Iterator[Room]:
         """Reserve room for an image while it is being written inside the `with` block.

@@ -16,6 +16,7 @@ from sessions.model.checkpoint import OnIdle
 from sessions.model.tasks import forever, gather_all, spawn
 from sessions.sandbox.sandbox import Sandbox
 from sessions.sandbox.sandboxes import Sandboxes
+from sessions.session.owner import GAVE_WAY
 from sessions.session.registry import Registry
 from sessions.session.session import Session
 from sessions.session.states import State
@@ -49,13 +50,17 @@ class _Refusal:
 class SleepTurns:
     """Lets sessions fall asleep in turn, and remembers the sessions that could not."""
 
-    def __init__(self, sleep_for: float, on_sleep: Callable[[bool], None]) -> None:
+    def __init__(
+        self, sleep_for: float, on_sleep: Callable[[bool], None], make_room: Callable[[Session], Awaitable[None]]
+    ) -> None:
         """Begin without sessions.
 
         Args:
-            sleep_for: seconds that a session that cannot sleep may stay awake.
+            sleep_for: seconds that a session that cannot sleep may stay awake, if it was to sleep in any case.
             on_sleep: called after each attempt, with True if the session sleeps.
+            make_room: makes room on disk for a session, if that is possible.
         """
+        self._make_room = make_room
         self._sleep_for = sleep_for
         self._on_sleep = on_sleep
         #: the last attempt of each session that could not fall asleep
@@ -92,11 +97,13 @@ class SleepTurns:
             self._turn.cancel()
 
     def given_up(self, session: Session) -> bool:
-        """Return whether a session that cannot sleep was kept awake as long as it might have slept."""
-        return (
-            self._last_refusal(session) is not None
-            and session.idle_for() >= session.spec.idle_timeout + self._sleep_for
-        )
+        """Return whether a session that cannot sleep was kept awake for long enough.
+
+        That is as long as it might have slept. A session that sleeps by default is kept for its idle timeout once more.
+        """
+        timeout = session.spec.idle_timeout
+        longer = timeout if session.spec.on_idle is OnIdle.AUTO else self._sleep_for
+        return self._last_refusal(session) is not None and session.idle_for() >= timeout + longer
 
     def _last_refusal(self, session: Session) -> _Refusal | None:
         """Return a session's last failed attempt. None means that there is none, or that the session was used since."""
@@ -141,6 +148,7 @@ class SleepTurns:
     async def _attempt(self, session: Session) -> None:
         idle, before = session.idle_for(), self._last_refusal(session)
         used, pause = session.age() - idle, RETRY if before is None else min(2 * before.pause, RETRY_MAX)
+        await self._make_room(session)
         failure = await session.fall_asleep()
         if not failure:
             self._refused.pop(session, None)
@@ -194,7 +202,7 @@ class Culler:
         self._max_pause = max_pause
         self._strays = strays
         self._clock = clock
-        self.sleep_turns = SleepTurns(sleep_for, on_sleep)
+        self.sleep_turns = SleepTurns(sleep_for, on_sleep, self._make_room)
 
     def reason_to_end(self, session: Session) -> str | None:
         """Return why a session must end now. None means that it may stay."""
@@ -257,8 +265,22 @@ class Culler:
 
     def _may_sleep(self, session: Session) -> bool:
         """Return whether a session may sleep instead of being ended now."""
-        wishes = session.spec.on_idle is OnIdle.SLEEP and session.state is State.IDLE
+        on_idle = session.spec.on_idle
+        wishes = on_idle is OnIdle.SLEEP or (on_idle is OnIdle.AUTO and session.can_sleep)
+        wishes = wishes and session.state is State.IDLE
         return wishes and not self._outlived(session) and self.reason_to_end(session) is not None
+
+    async def _make_room(self, session: Session) -> None:
+        """End sessions of the same tenant that sleep by default, the longest first, if that makes room on disk."""
+        sleepers, going, freed = iter(self._registry.giving_way(session.key.tenant)), list[Session](), 0
+        while not session.has_room_to_sleep(freed):
+            if (sleeper := next(sleepers, None)) is None:
+                return  # there would not be enough room
+            going.append(sleeper)
+            freed += sleeper.sleep_image.size if sleeper.sleep_image is not None else 0
+        for sleeper in going:
+            log.info("session ended to make room", tenant=sleeper.key.tenant, session=sleeper.key.name)
+        await gather_all(*(self._registry.end(sleeper.key, GAVE_WAY) for sleeper in going))
 
     def _outlived(self, session: Session) -> bool:
         return 0 < self._max_lifetime <= session.age()

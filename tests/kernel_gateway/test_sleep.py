@@ -58,8 +58,13 @@ def test_an_idle_session_sleeps_on_disk_and_wakes_with_variables_and_files(gatew
     assert [image for image in images if image.exists()] == []
 
 
-def test_a_session_without_the_wish_is_ended(gateway: Gateway) -> None:
-    assert gateway.call("POST", "/v1/sessions", json={"name": "plain"}).json()["on_idle"] == "end"
+def test_a_session_sleeps_without_the_wish(gateway: Gateway) -> None:
+    assert gateway.call("POST", "/v1/sessions", json={"name": "usual"}).json()["on_idle"] == "auto"
+    wait(gateway, "usual", "asleep")
+
+
+def test_a_session_is_ended_if_that_is_asked_for(gateway: Gateway) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": "plain", "on_idle": "end"})
     deadline = time.monotonic() + SOON
     while gateway.call("GET", "/v1/sessions/plain").status_code != 404:
         assert time.monotonic() < deadline

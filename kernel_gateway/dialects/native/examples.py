@@ -62,7 +62,7 @@ _SESSION = {
     "created_at": _TIME,
     "last_activity": _TIME,
     "idle_timeout": 900.0,
-    "on_idle": "end",
+    "on_idle": "auto",
     "sleep_problem": None,
     "checkpoints": "manual",
     "checkpoint_problem": None,

@@ -43,8 +43,10 @@ class CreateSession(Body):
     limits: LimitsBody | None = None
     env: dict[str, str] = Field(default_factory=dict)
     idle_timeout: _Seconds | None = Field(None, description="seconds; at most `max_idle_timeout`")
-    on_idle: Literal["end", "sleep"] | None = Field(
-        None, description="when it is idle for too long: `end` it, or let it `sleep` with its memory on disk"
+    on_idle: Literal["auto", "end", "sleep"] | None = Field(
+        None,
+        description="when it is idle for too long: `end` it, let it `sleep` with its memory on disk, or `auto`: sleep "
+        "where that is proven, and end elsewhere; a session that sleeps by `auto` gives way to newer ones",
     )
     checkpoints: Literal["manual", "auto"] = Field(
         "manual",
@@ -207,7 +209,7 @@ class SessionInfo(BaseModel):
     created_at: datetime
     last_activity: datetime
     idle_timeout: float
-    on_idle: Literal["end", "sleep"]
+    on_idle: Literal["auto", "end", "sleep"]
     sleep_problem: str | None = Field(
         description="why it is awake although it was idle for too long; it is tried again; null: no attempt has failed"
     )

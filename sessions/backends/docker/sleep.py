@@ -37,6 +37,9 @@ from sessions.model.stopwatch import Stage, lap
 log = structlog.get_logger()
 T = TypeVar("T")
 
+#: what sleep does, and its price
+SLEEPS = "idle sessions can sleep on disk, where each takes 140 MB and the size of its variables"
+
 
 def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
     """Return whether kernels can sleep.
@@ -49,7 +52,7 @@ def sleep_ability(settings: DockerSettings, proven: Ability) -> Ability:
         return Ability(on=False, detail="`sleep_disk` is 0")
     if settings.files == "memory":
         return Ability(on=False, detail="`files` is `memory`: they would not outlive the kernel")
-    return Ability(on=True, detail="idle kernels can sleep on disk") if proven.on else proven
+    return Ability(on=True, detail=SLEEPS) if proven.on else proven
 
 
 class DockerSleep:

@@ -21,8 +21,10 @@ import pytest
 
 from kernel_gateway.cli import COMMANDS, main, module_of, parser
 from kernel_gateway.cli.run import EXIT
+from kernel_gateway.cli.serve import sleep_line
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
+from sessions.backends.abilities import Ability
 from sessions.model.values import Status
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
@@ -540,3 +542,16 @@ def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], without
     imported = set(done.stderr.split())
     assert "kernel_gateway.cli" in imported, "control"
     assert imported & without == set()
+
+
+@pytest.mark.parametrize(
+    ("on_idle", "on", "says"),
+    [
+        ("auto", True, "sleep: on, asleep; 4096 MiB for all (`sleep_disk`)"),
+        ("auto", False, "sleep: off, asleep; until it is on, idle sessions are ended"),
+        ("sleep", False, "sleep: off, asleep; until it is on, idle sessions stay awake"),
+    ],
+)
+def test_the_banner_says_what_becomes_of_idle_sessions(on_idle: str, on: bool, says: str) -> None:  # noqa: FBT001
+    settings = Settings.model_validate({"on_idle": on_idle})
+    assert sleep_line(settings, Ability(on=on, detail="asleep")) == says

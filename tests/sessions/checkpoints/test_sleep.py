@@ -11,13 +11,16 @@ import pytest
 
 from sessions.backends.abilities import Ability
 from sessions.guest import workspace
-from sessions.model.checkpoint import OnIdle
+from sessions.model.checkpoint import NoRoom, OnIdle, SleepImage
 from sessions.model.errors import BackendUnavailable, LedgerUnavailable, QuotaExceeded, SessionNotFound, StartFailed
 from sessions.model.tasks import spawn
-from sessions.model.values import CUT, SessionKey, SessionSpec, StateChange
+from sessions.model.values import CUT, SandboxSpec, SessionKey, SessionSpec, StateChange
+from sessions.session.owner import GAVE_WAY
 from sessions.session.session import Session
 from sessions.session.states import State
+from sessions.tenants.quotas import TenantLimits
 from sessions.upkeep.culler import Culler
+from tests.fakes import MEMORY as MEMORY_OF_FAKES
 from tests.fakes import FakeBackend, World, run, until, world_over
 
 KEY = SessionKey("acme", "s1")
@@ -83,6 +86,105 @@ async def test_without_the_wish_an_idle_session_is_ended(backend: FakeBackend) -
         await world.session()
         world.clock.passes(301)
         assert await Culler(world.registry, world.sandboxes).sweep() == 1
+
+
+# -- sleep by default ------------------------------------------------------------------------------------------
+
+AUTO = replace(SPEC, on_idle=OnIdle.AUTO)
+
+
+def culler_of(world: World) -> Culler:
+    return Culler(world.registry, world.sandboxes, sleep_for=3600.0)
+
+
+async def sleeping_by_default(world: World, *names: str) -> list[Session]:
+    """Return sessions with `x = 41` that fell asleep one after the other."""
+    sessions = []
+    for name in names:
+        sessions.append(await world.registry.create(SessionKey("acme", name), AUTO))
+        await run(sessions[-1], "x = 41")
+        world.clock.passes(301)
+        await swept(culler_of(world))
+    return sessions
+
+
+async def test_by_default_an_idle_session_sleeps_where_that_is_proven(backend: FakeBackend) -> None:
+    async with world_over(backend) as world:
+        (session,) = await sleeping_by_default(world, "s1")
+        assert session.state is State.ASLEEP
+        assert (await run(session, "print(x)")).outputs[0]["text"] == "41\n"
+
+
+async def test_by_default_an_idle_session_ends_at_once_where_sleep_is_not_proven(backend: FakeBackend) -> None:
+    async with world_over(backend) as world:
+        backend.sleep.ability = Ability(on=False, detail="no proof")
+        await world.registry.create(KEY, AUTO)
+        world.clock.passes(301)
+        assert await swept(culler_of(world)) == 1
+        assert backend.sleep.asked == 0
+
+
+async def test_by_default_a_session_that_cannot_sleep_ends_when_it_was_idle_twice_as_long(backend: FakeBackend) -> None:
+    async with world_over(backend) as world:
+        await world.registry.create(KEY, AUTO)
+        backend.sleep.refuses = "it has a connection"
+        culler = culler_of(world)
+        world.clock.passes(301)
+        assert await swept(culler) == 0
+        world.clock.passes(298)
+        assert await swept(culler) == 0
+        assert backend.sleep.asked == 2  # it was tried again
+        world.clock.passes(2)
+        assert await swept(culler) == 1
+        with pytest.raises(SessionNotFound, match="could not sleep"):
+            world.registry.get(KEY)
+
+
+async def test_the_longest_sleeper_by_default_gives_way_to_a_new_session(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(sessions=2)) as world:
+        await sleeping_by_default(world, "s1", "s2")
+        await world.session("s3")
+        assert [session.key.name for session in world.registry.of("acme")] == ["s2", "s3"]
+        await world.sandboxes.create(SessionKey("acme", "box"), SandboxSpec("t"))
+        assert [session.key.name for session in world.registry.of("acme")] == ["s3"]
+        with pytest.raises(QuotaExceeded):  # nobody sleeps any more
+            await world.session("s4")
+        await world.registry.end(SessionKey("acme", "s3"))
+        result = await run(await world.session("s1"), "1")
+        assert (result.state, result.state_reason) == (StateChange.LOST, GAVE_WAY)
+
+
+async def test_a_session_that_a_client_lets_sleep_gives_way_to_none(backend: FakeBackend) -> None:
+    async with world_over(backend, defaults=SPEC, quotas=TenantLimits(sessions=1)) as world:
+        await asleep(world, culler_of(world))
+        with pytest.raises(QuotaExceeded):
+            await world.session("s2")
+
+
+async def test_a_session_does_not_give_way_to_its_own_branch(backend: FakeBackend) -> None:
+    async with world_over(backend, quotas=TenantLimits(sessions=1)) as world:
+        (session,) = await sleeping_by_default(world, "s1")
+        with pytest.raises(QuotaExceeded):
+            await world.registry.branch(session, SessionKey("acme", "s2"), None)
+        assert not session.closed
+
+
+async def test_on_a_full_disk_the_longest_sleeper_by_default_gives_way_to_the_next(backend: FakeBackend) -> None:
+    size = backend.sleep.size = MEMORY_OF_FAKES
+    async with world_over(backend, sleep_disk=2 * size) as world:
+        _, second, third = await sleeping_by_default(world, "s1", "s2", "s3")
+        assert world.registry.of("acme") == [second, third]
+        assert (second.state, third.state) == (State.ASLEEP, State.ASLEEP)
+
+
+async def test_no_sleeper_gives_way_if_that_does_not_make_enough_room(backend: FakeBackend) -> None:
+    async with world_over(backend, sleep_disk=MEMORY_OF_FAKES) as world:
+        (first,) = await sleeping_by_default(world, "s1")
+        backend.sleep.size = MEMORY_OF_FAKES
+        world.services.kernel_memory.disk.keep(SleepImage("theirs", MEMORY_OF_FAKES, 0.0, ""), "other")
+        (second,) = await sleeping_by_default(world, "s2")
+        assert (first.state, second.state) == (State.ASLEEP, State.IDLE)
+        assert second.sleep_problem == NoRoom.shown
 
 
 async def test_a_file_wakes_a_session(world: World, culler: Culler) -> None:

@@ -39,6 +39,7 @@ from sessions.backends.docker.profile import (
     host_config,
     volume_names,
 )
+from sessions.backends.docker.sleep import SLEEPS
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed, NotInitialized, SessionClosed, StartFailed
@@ -334,7 +335,7 @@ class TestProof:
         def said() -> str:
             return {finding.name: finding.detail for finding in examine(settings)}["sleep"]
 
-        assert said() == "on, idle kernels can sleep on disk"
+        assert said() == f"on, {SLEEPS}"
         monkeypatch.setattr(trials, "_SHARED_MEMORY", Path("/proc"))  # nothing can be made there
         assert said().startswith("off, /proc/")
         assert list(Path("/dev/shm").glob(f"kernel-gateway-{settings.instance}-*")) == []

@@ -192,7 +192,7 @@ def test_variables_of_the_client_reach_the_kernel(gateway: Gateway) -> None:
     kernel = gateway.call("POST", "/api/kernels", json={"env": env}).json()["id"]
     shown = "import os; os.environ.get('KERNEL_NETWORK') != 'mine' and os.environ.pop('KERNEL_NETWORK', None)\n"
     shown += "sorted(name for name in os.environ if name.startswith('KERNEL_') or name == 'PLAIN')"
-    assert gateway.text(kernel, shown) == "['KERNEL_FLAVOUR', 'PLAIN']"
+    assert gateway.text(kernel, shown) == "['KERNEL_FLAVOUR', 'KERNEL_GATEWAY_SESSION', 'PLAIN']"
     gateway.call("DELETE", f"/api/kernels/{kernel}")
 
 

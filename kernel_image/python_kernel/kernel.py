@@ -70,7 +70,7 @@ class KernelShell(EndingShell):
     def init_magics(self) -> None:
         """Replace `%pip`."""
         super().init_magics()
-        self.register_magic_function(_pip, "line", "pip")
+        self.magics_manager.register_function(_pip, "line", "pip")
 
 
 class PythonKernel(IPythonKernel):

@@ -70,7 +70,8 @@ class KernelShell(EndingShell):
     def init_magics(self) -> None:
         """Replace `%pip`."""
         super().init_magics()
-        self.magics_manager.register_function(_pip, "line", "pip")
+        register: Any = self.register_magic_function  # IPython's types are those of a method
+        register(_pip, "line", "pip")
 
 
 class PythonKernel(IPythonKernel):

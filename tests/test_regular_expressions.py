@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from kernel_gateway.observe.alerts import OWN_FAULTS
 from sessions.policy import weknora
 from tests.fakes import KERNELSPECS
 from tests.test_layers import FILES, imports_of, tree_of
@@ -30,6 +31,7 @@ ANCHORED = {"match", "fullmatch"}
 METHODS = ANCHORED | {"search", "split", "findall", "finditer", "sub", "subn"}
 #: expressions that are not written where they are used: what the code calls them → those there are
 ELSEWHERE: dict[str, Callable[[], set[re.Pattern[Any]]]] = {
+    "kernel_gateway.observe.alert_conditions pattern": lambda: {re.compile("|".join(kind.code for kind in OWN_FAULTS))},
     f"kernel_image.kernelspecs.bash.bash {BASH}": set,
     "sessions.model.kernelspecs self.env_at_start": lambda: {re.compile(spec.env_at_start) for spec in KERNELSPECS.all},
     "sessions.policy.weknora part": lambda: {

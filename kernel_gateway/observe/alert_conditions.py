@@ -40,7 +40,7 @@ Reading = tuple[float, ...]
 def select(selector: str, samples: Iterable[Sample]) -> Selected:
     """Return the values of the samples that a selector of PromQL selects, such as `name{label="value"}`."""
     name, _, braces = selector.partition("{")
-    matchers = re.findall(r'(\w+)(=~|!=|=)"([^"]*)"', braces)
+    matchers = re.findall(r'\b(\w+)(=~|!=|=)"([^"]*)"', braces)
     return {
         frozenset(sample.labels.items()): sample.value
         for sample in samples

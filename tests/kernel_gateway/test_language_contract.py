@@ -92,7 +92,6 @@ def places(started: Callable[[str], Gateway]) -> Iterator[Callable[[str, Contrac
 @contextmanager
 def _sandboxed(**settings: Any) -> Iterator[Gateway]:
     with gateways.gateway("docker", golden_images="auto", **settings) as serving:
-        serving.wait_for_sleep()
         yield serving
         assert serving.errors() == []
 
@@ -216,6 +215,7 @@ def test_arguments_are_passed_to_main_as_they_are(place: Place) -> None:
 
 @keeps("checkpoint", "docker")
 def test_a_session_returns_to_its_checkpoint(place: Place) -> None:
+    place.gateway.wait_for_sleep()
     taken = place.call("POST", "/checkpoints", json={"name": "one"})
     assert taken.status_code == 201, taken.text
     assert place.run("change")["status"] == "ok"

@@ -92,6 +92,7 @@ COLLECTIONS = {
     "arguments": "passed on as JSON",
     "config": "only the fields of the provider's schema are looked at",
     "network": "only one field is looked at",
+    "images": "an admin sends them, and they are compared as sets",
     "ossConfiguration": "refused unless it is empty",
 }
 

@@ -16,7 +16,7 @@ from tests.kernel_gateway.calls import failure, raw
 
 WEB = Path(kernel_gateway.__file__).parent / "web"
 #: limit of the whole page in bytes
-SIZE_MAX = 60_000
+SIZE_MAX = 70_000
 
 
 @pytest.fixture

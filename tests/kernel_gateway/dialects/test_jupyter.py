@@ -49,9 +49,9 @@ def test_clients_get_version_kernelspecs_identity_and_status(gateway: Gateway) -
     assert gateway.call("GET", "/api/kernelspecs/python3").json() == model
     logo = gateway.call("GET", model["resources"]["logo-svg"])
     assert (logo.headers["Content-Type"], logo.content[:5]) == ("image/svg+xml", b"<svg ")
-    for absent in ("/kernelspecs/python3/kernel.json", "/kernelspecs/python3/..%2fkernel.json", "/kernelspecs/ruby/x"):
+    for absent in ("/kernelspecs/python3/kernel.json", "/kernelspecs/python3/..%2fkernel.json", "/kernelspecs/cobol/x"):
         assert message_of(gateway.call("GET", absent))[0] == 404
-    assert message_of(gateway.call("GET", "/api/kernelspecs/ruby"))[0] == 404
+    assert message_of(gateway.call("GET", "/api/kernelspecs/cobol"))[0] == 404
     assert gateway.call("GET", "/api/me").json()["identity"]["username"] == "alice"
     assert gateway.call("GET", "/api/status").json()["kernels"] >= 0
     for absent in ("/api/terminals", "/api/contents/nothing", "/api/nothing/at/all"):
@@ -157,7 +157,7 @@ def test_a_notebook_gets_the_kernel_that_its_client_names(gateway: Gateway) -> N
     gateway.call("PATCH", f"/api/sessions/{shared['id']}", json={"kernel": {"id": second}})
     assert message_of(gateway.call("GET", f"/api/kernels/{first}")) == (404, "SB011")
     assert gateway.call("GET", f"/api/kernels/{first}").json()["message"] == f"Kernel does not exist: {first}"
-    assert notebook(kernel={"name": "ruby"}).status_code == 501
+    assert notebook(kernel={"name": "cobol"}).status_code == 501
     older = gateway.call("POST", "/api/sessions", json={"notebook": {"name": "older.ipynb"}, "kernel": {"id": second}})
     assert (older.json()["path"], older.json()["type"]) == ("older.ipynb", "notebook")
     gateway.call("DELETE", f"/api/kernels/{second}")

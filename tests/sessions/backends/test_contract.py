@@ -479,7 +479,7 @@ async def test_all_modules_that_a_kernel_loads_in_a_container_are_compiled(backe
 
 
 @pytest.mark.parametrize("backend", BACKENDS[1:], indirect=True)
-@pytest.mark.parametrize("language", [spec.name for spec in KERNELSPECS.all if spec.name != "r"])  # the usual image's
+@pytest.mark.parametrize("language", SESSION_OF)  # those of the usual image
 async def test_a_kernel_of_any_language_can_be_leased_and_renamed_until_it_is_killed(
     backend: Backend, language: str
 ) -> None:

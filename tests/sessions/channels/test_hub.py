@@ -416,7 +416,7 @@ async def test_cells_that_go_on_without_the_gateway_are_no_longer_counted_and_no
     assert world.backend.kernel.interrupts == []
     await session.channels.quiet()
     world.backend.kernel.interrupted.set()
-    await until(lambda: [cell.code for cell in session.transcript.cells()] == [SLEEP, "print(2)"])
+    await until(lambda: [cell.code for cell in session.transcript.cells()] == [SLEEP, "print(2)", ""])
 
 
 async def test_a_released_cell_that_has_replied_has_ended(world: World, session: Session) -> None:

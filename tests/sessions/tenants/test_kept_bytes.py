@@ -168,7 +168,7 @@ def test_what_a_kernel_may_send_comes_out_of_what_is_kept_as_it_was(value: Any) 
 
 
 def sources(transcript: Transcript) -> list[str]:
-    return [cell["source"] for cell in exported(transcript)["cells"]]
+    return [cell["source"] for cell in exported(transcript)["cells"] if cell["cell_type"] == "code"]
 
 
 def test_all_sessions_of_a_tenant_share_its_bytes() -> None:

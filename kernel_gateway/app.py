@@ -73,6 +73,7 @@ from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk
+from sessions.tenants.traffic import LoopTime
 from sessions.tenants.workspaces import WorkspaceDisk
 from sessions.upkeep.culler import Culler
 from sessions.upkeep.recovery import Recovery
@@ -176,6 +177,7 @@ class Service:
         self.ledger = Ledger(self.state_dir / "ledger.db")
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
         self.journal.charge_earlier_executions(settings.quota_window)
+        self._loop_time = LoopTime()
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = self._services(starts)
         defaults = SessionSpec(
@@ -245,6 +247,7 @@ class Service:
             egress=EgressTenants(settings.egress_tenants if settings.egress else ()),
             kept=KeptBytes(settings.max_kept_bytes_per_tenant, settings.max_kept_bytes),
             unread=KeptBytes(settings.max_unread_bytes_per_tenant, settings.max_unread_bytes),
+            loop_time=self._loop_time,
             workspaces=self._budgets.workspaces,
             own_limits=self.tenant_limits.of,
         )
@@ -300,6 +303,7 @@ class Service:
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),
             incoming=self.incoming,
+            loop_time=self._loop_time,
             fair_loop=FairLoop(),
             quotas=self.quotas,
             providers=self.providers,

@@ -30,6 +30,7 @@ from sessions.store.audit import Audit
 from sessions.store.templates import Templates
 from sessions.store.tenant_limits import TenantLimitStore
 from sessions.tenants.quotas import Quotas
+from sessions.tenants.traffic import LoopTime
 
 #: pattern of the path, handler, and the handler's arguments
 Route = tuple[str, type[RequestHandler], dict[str, Any]]
@@ -68,6 +69,8 @@ class Gateway:
     sockets: OpenSockets
     incoming: Incoming
     fair_loop: FairLoop
+    #: shares out the event loop among the messages of kernels and WebSockets
+    loop_time: LoopTime
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager

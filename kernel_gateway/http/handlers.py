@@ -10,6 +10,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Coroutine
 from dataclasses import replace
+from functools import partial
 from http import HTTPStatus
 from typing import Any, TypeVar
 
@@ -156,8 +157,17 @@ class BaseHandler(RequestHandler):
         value = self.request.headers.get("Content-Length", "")
         return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
 
+    def send_error(self, status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR, **kwargs: Any) -> None:
+        """Answer with a failure; tornado calls this for every exception of a handler. Refused keys may have to wait."""
+        refused = isinstance(kwargs.get("exc_info", (None, None))[1], Unauthorized)
+        send = partial(super().send_error, status_code, **kwargs)
+        if refused and (pause := self.gateway.keys.refusals.pause()):
+            asyncio.get_running_loop().call_later(pause, send)
+        else:
+            send()
+
     def write_error(self, status_code: int, **kwargs: Any) -> None:
-        """Answer with a failure in the dialect's format. Tornado calls this for every exception of a handler."""
+        """Write a failure in the dialect's format. Tornado's `send_error` calls this."""
         error = kwargs.get("exc_info", (None, None))[1]
         failure = _as_session_error(error, status_code)
         self.gateway.metrics.failed(failure.code)

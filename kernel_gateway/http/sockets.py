@@ -9,6 +9,7 @@ Messages are never compressed (tornado's default), so no message is larger in me
 from __future__ import annotations
 
 import asyncio
+import time
 from abc import abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,9 @@ ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 440
 KEY_CHECK_INTERVAL = 1.0
 #: maximum seconds to send the last messages of an ended session before its socket is closed
 LAST_MESSAGES_TIMEOUT = 5.0
+#: seconds of the event loop in which tornado reads a message, and maximum seconds that its handler counts for: the
+#: handler may also wait for others
+READING, WORK_MAX = 0.0003, 0.005
 
 
 class MaskedFrames(WebSocketProtocol13):
@@ -135,16 +139,21 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     async def on_message(self, message: str | bytes) -> None:
         """Handle a message if the client's key is still valid. Tornado reads the next message only after this."""
+        began = time.perf_counter()
         if not self.allowed():
             return
         self.gateway.keys.note_use(self.caller)
         self._watch.completed()
         if len(message) >= LARGE:
             await self.gateway.fair_loop.begin(self.tenant)
+            began = time.perf_counter()
         try:
             await self.received(message)
         finally:
             self._frame_handled()
+        # More messages may have arrived already, and other tenants wait for the loop, too.
+        self.gateway.loop_time.spend(self.tenant, READING + min(time.perf_counter() - began, WORK_MAX))
+        await asyncio.sleep(self.gateway.loop_time.wait(self.tenant))
 
     @abstractmethod
     async def received(self, message: str | bytes) -> None:

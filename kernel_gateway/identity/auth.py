@@ -21,6 +21,7 @@ from tornado.httputil import HTTPServerRequest
 from kernel_gateway.errors import Unauthorized
 from kernel_gateway.identity.keystore import Key, KeyStore, Role
 from kernel_gateway.identity.nonces import Nonces
+from kernel_gateway.identity.refusals import RefusalPace
 from kernel_gateway.identity.signatures import Signature
 from sessions.providers.forwarding import FORWARDED
 
@@ -71,6 +72,8 @@ class Keys:
             admin_key: key of the gateway's operator. None means that there is no such key.
             trusts_local_clients: True if some clients on this machine need no key; see `local_caller`.
         """
+        #: when requests without a valid key get their answers
+        self.refusals = RefusalPace(time.monotonic)
         self._trusts_local_clients = trusts_local_clients
         self._store = store
         self._callers = [(_digest(key), Caller(tenant)) for key, tenant in keys.items()]

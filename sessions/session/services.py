@@ -99,7 +99,7 @@ class SessionServices:
     kept: KeptBytes = field(default_factory=KeptBytes)
     #: bounds the bytes that the channel clients of all sessions have not read
     unread: KeptBytes = field(default_factory=KeptBytes)
-    #: shares out the event loop among the messages of all kernels
+    #: shares out the event loop among the messages of all kernels and of their clients
     loop_time: LoopTime = field(default_factory=LoopTime)
     #: shares out the disk for workspaces
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)

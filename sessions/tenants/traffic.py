@@ -1,8 +1,8 @@
-"""Messages between kernels and the gateway: what each tenant's messages take of the event loop.
+"""Messages of kernels and of WebSockets: what each tenant's messages take of the event loop.
 
-A kernel can send messages as fast as the gateway can read them. To read all of them would take the gateway a processor,
-and the other tenants' kernels and requests would wait for it. So the gateway reads a tenant's kernels more slowly if
-they send very much while other tenants use the loop as well. No message is lost: a kernel that is not read waits.
+Both can send messages as fast as the gateway can read them. To read all of them would take the gateway a processor, and
+the other tenants' kernels and requests would wait for it. So the gateway reads a tenant's kernels and WebSockets more
+slowly if they send very much while other tenants use the loop as well. No message is lost: its sender waits.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: part of the loop's time that one tenant's kernels may take while other tenants use the loop
+#: part of the loop's time that one tenant's messages may take while other tenants use the loop
 SHARE = 0.25
-#: seconds of the loop's time that a tenant's kernels may take at once after they were quiet, and seconds beyond, after
-#: which they are read no more until their share has grown again
+#: seconds of the loop's time that a tenant's messages may take at once after a quiet time, and seconds beyond, after
+#: which no more are read until their share has grown again
 BURST, DEBT = 0.5, 0.05
 #: seconds since its last message after which a tenant no longer counts as one that uses the loop
 RECENT = 1.0
@@ -38,7 +38,7 @@ NO_CHARGE = Charge(lambda _count: True, lambda _seconds: None, lambda: 0.0)
 
 @dataclass(slots=True)
 class _Account:
-    #: seconds of the loop's time that the tenant's kernels may still take; below 0: they must wait
+    #: seconds of the loop's time that the tenant's messages may still take; below 0: they must wait
     left: float
     #: when that was so
     at: float
@@ -58,7 +58,7 @@ class LoopTime:
         self._accounts: dict[str, _Account] = {}
 
     def spend(self, tenant: str, seconds: float) -> None:
-        """Count time that the loop has needed for messages of a tenant's kernels."""
+        """Count time that the loop has needed for messages of a tenant's kernels or WebSockets."""
         now = self._clock()
         account = self._accounts.pop(tenant, None) or _Account(BURST, now)
         account.left = max(-DEBT, self._grown(account, now) - seconds)
@@ -69,7 +69,7 @@ class LoopTime:
             del self._accounts[oldest]
 
     def wait(self, tenant: str) -> float:
-        """Return the seconds for which no message of a tenant's kernels should be read; 0: read them now."""
+        """Return the seconds for which no message of a tenant should be read; 0: read them now."""
         account = self._accounts.get(tenant)
         if account is None or account.left >= 0:
             return 0.0

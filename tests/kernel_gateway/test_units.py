@@ -19,6 +19,7 @@ import pytest
 from annotated_types import MaxLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from structlog.testing import capture_logs
 from tornado.httpclient import HTTPRequest
 from tornado.websocket import websocket_connect
 
@@ -32,13 +33,15 @@ from kernel_gateway.dialects.e2b.connect import Envelopes, ServerStreamHandler
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
 from kernel_gateway.http.request_body import validated
+from kernel_gateway.identity.refusals import BURST, RATE
 from kernel_gateway.wire import large_bodies
 from sessions.model import exact_json, units
 from sessions.model.errors import InvalidRequest
 from sessions.model.tasks import spawn
 from sessions.model.values import valid_env
 from sessions.policy import ragflow
-from tests.fakes import FakeBackend
+from sessions.tenants.traffic import LoopTime
+from tests.fakes import FakeBackend, until
 from tests.test_layers import tree_of
 
 
@@ -254,6 +257,50 @@ async def test_large_messages_of_sockets_are_parsed_one_by_one_too(
         client.close()
     assert len(parsed) == 8
     assert all(begin - end > 0.01 for (_, end), (begin, _) in pairwise(parsed))
+
+
+async def test_small_messages_of_a_socket_count_and_are_read_when_the_tenant_has_time_again(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, waits = list[tuple[str, float]](), iter([1.0])
+    monkeypatch.setattr(LoopTime, "spend", lambda _self, tenant, seconds: told.append((tenant, seconds)))
+    monkeypatch.setattr(LoopTime, "wait", lambda _self, _tenant: next(waits, 0.0))
+    url = f"ws://127.0.0.1:{service.port}/v1/sessions/s1/stream"
+    client = await websocket_connect(HTTPRequest(url, headers={"X-API-Key": "key-0001"}))
+    for _ in range(2):
+        await client.write_message("no JSON")
+    async with asyncio.timeout(60):
+        assert "JSON" in str(await client.read_message())
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.2):
+            await client.read_message()  # the second one waits
+    assert [tenant for tenant, _ in told] == ["acme"]
+    assert told[0][1] > 0
+    async with asyncio.timeout(60):
+        assert "JSON" in str(await client.read_message())
+    client.close()
+
+
+async def test_a_flood_of_unknown_keys_is_answered_late_and_a_valid_key_is_not(service: Service) -> None:
+    head = "GET /v1/sessions HTTP/1.1\r\nX-API-Key: "
+    began = time.perf_counter()
+    answers = await asyncio.gather(*(answer(service, f"{head}guess-{number}") for number in range(2 * BURST)))
+    assert all(told.startswith(b"HTTP/1.1 401 ") for told in answers)
+    assert time.perf_counter() - began > (BURST - 1) / RATE
+    guess = spawn(answer(service, f"{head}guess"), "guess")
+    assert (await answer(service, f"{head}key-0001")).startswith(b"HTTP/1.1 200 ")
+    assert (await guess).startswith(b"HTTP/1.1 401 ")
+
+
+async def test_clients_that_leave_before_their_refusals_harm_nobody(service: Service) -> None:
+    with capture_logs() as logs:
+        for number in range(BURST + 10):
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            writer.write(b"GET /v1/sessions HTTP/1.1\r\nHost: localhost\r\nX-API-Key: guess-%d\r\n\r\n" % number)
+            await writer.drain()
+            writer.close()
+        await until(lambda: sum(line["event"] == "request" for line in logs) == BURST + 10)
+    assert {line["log_level"] for line in logs} <= {"info", "warning"}
 
 
 async def test_a_client_that_leaves_while_its_large_body_waits_harms_nobody(service: Service) -> None:

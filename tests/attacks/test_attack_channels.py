@@ -144,11 +144,13 @@ def test_messages_for_another_sessions_request_do_not_reach_it(forger: Attacker,
         "        on_iopub(message('stream', {'name': 'stdout', 'text': 'FORGED'}, mine))\n"
         "        on_iopub(message('status', {'execution_state': 'idle'}, mine))\n"
         "        on_shell(message('execute_reply', {'status': 'error'}, mine))\n"
-        "threading.Thread(target=forge_all).start()"
+        "forging = threading.Thread(target=forge_all)\n"
+        "forging.start()"
     )
     ran = sibling.expect("ok", marked)
     assert "FORGED" not in ran.text
     assert ran.result["duration_ms"] > 2000
+    forger.run("forging.join()")  # however this cell ends: a guess may be its own id
     forger.recovers()
 
 

@@ -149,7 +149,9 @@ def test_what_the_readmes_sentences_offer_to_paste_is_run_by_a_test_that_exists(
         assert f"def {name}(" in (ROOT / file).read_text(), test
 
 
-def test_the_commands_in_the_readme_work_as_written(tmp_path: Path) -> None:
+def test_the_commands_in_the_readme_work_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("FLAGS", "MAKEFLAGS", "MAKELEVEL", "MFLAGS"):  # of the `make test` that runs this
+        monkeypatch.delenv(name, raising=False)
     make, _, isolation = "make serve ISOLATION=process".partition(" serve ")
     # `--old-file`, because tests must not change the environment in which they run
     command = (make, "--silent", "--old-file=.venv/.setup")

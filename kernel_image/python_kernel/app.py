@@ -32,7 +32,7 @@ from traitlets.config import Config
 
 from . import bundle
 from .kernel import PythonKernel
-from .publishing import KernelSession, Publisher, Stream
+from .publishing import QUEUE, KernelSession, Publisher, Stream
 from .shell import ShellThread
 
 PROGRAMS = Path(__file__).parents[1] / "kernelspecs/python/programs.py"
@@ -92,6 +92,7 @@ class KernelApp(IPKernelApp):
         """Open iopub like ipykernel, but with our own publisher."""
         socket = context.socket(zmq.XPUB)
         socket.linger = 1000
+        socket.sndhwm = QUEUE
         socket.setsockopt(zmq.XPUB_NODROP, 1)
         socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._apply_curve_server_options(socket)

@@ -2,10 +2,15 @@
 
 IPython answers `history_request` and `%history -g` from a database, and writes each cell to it. It also keeps the cells
 of the current session in lists. In a new container a database could contain no other cells.
+
+IPython also keeps every output for `%notebook`: all printed text and all pictures, until the kernel ends. Here it keeps
+none, because they would fill the memory of a long session. The gateway exports notebooks with their outputs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -56,10 +61,24 @@ class History(HistoryManager):
         return lines if n is None else lines[max(0, len(lines) - n) :]
 
 
+class NoOutputs(dict[int, list[Any]]):
+    """The outputs of each cell, by its number, of which none is kept."""
+
+    def __missing__(self, number: int) -> list[Any]:
+        """Return a list that is not kept."""
+        return []
+
+
 class RememberingShell(ZMQInteractiveShell):
-    """ipykernel's shell with the history in memory."""
+    """ipykernel's shell with the history of code in memory, and without the outputs."""
 
     def init_history(self) -> None:
         """Set up the history."""
         self.history_manager = History(shell=self, parent=self)
+        self.history_manager.outputs = NoOutputs()  # IPython's own would keep its lists
         self.configurables.append(self.history_manager)  # type: ignore[arg-type]  # a list of any configurables
+
+    @contextmanager
+    def _tee(self, channel: str) -> Iterator[None]:  # noqa: ARG002 - IPython's parameter
+        """Leave a stream as it is while a cell runs. IPython would copy all that is written to it."""
+        yield

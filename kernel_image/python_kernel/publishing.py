@@ -37,9 +37,12 @@ from .descriptors import Cells, Descriptor, print_by_lines
 
 #: maximum characters of stream text in a message, because a reader may refuse very large messages
 PIECE = 256 * 1024
-#: maximum bytes from a descriptor that wait to be sent. A thread that has read more sends them before it continues, so
-#: a slow client slows down the output
+#: maximum characters of printed text and bytes from a descriptor that wait to be sent. A thread that has written or
+#: read more sends them before it continues, so a slow reader slows down the output instead of filling the memory
 UNSENT = 4 * 1024 * 1024
+#: maximum messages that wait in the socket for its reader. With libzmq's own limit of 1,000, long texts would take
+#: 250 MiB there
+QUEUE = 64
 
 # pyzmq's own function runs signal handlers between two frames, so it may raise in the middle of a message.
 _library = ctypes.CDLL(_zmq.__file__)  # this library exports libzmq's functions
@@ -304,7 +307,7 @@ class Stream(OutStream):
         self._due = 0.0
         #: monotonic time of the last look at the descriptor, or of a write shortly after it
         self._looked = 0.0
-        #: bytes read from the descriptor since the last flush
+        #: characters written, and bytes read from the descriptor, since the last flush
         self._unsent = 0
         #: beginning of an incomplete character from the descriptor, until the next bytes are read
         self._half = b""
@@ -334,6 +337,8 @@ class Stream(OutStream):
 
     def write(self, string: str) -> Any:
         """Store text until it is flushed, at most 0.2 s later. Earlier output of the descriptor comes before it."""
+        if isinstance(string, str) and len(string) > UNSENT:
+            return sum(self.write(string[start : start + UNSENT]) for start in range(0, len(string), UNSENT))
         begun = time.monotonic()  # first, because the time since the last look decides whether a look is needed
         if not isinstance(string, str) or self.pub_thread is None or self.echo is not None:
             return super().write(string)
@@ -343,6 +348,7 @@ class Stream(OutStream):
             if self._descriptor is not None and begun - self._looked > self._descriptor.quick:
                 self._take()
             self._buffers[self._key(self.parent_header)].write(string)
+            self._unsent += len(string)
         self._schedule_flush()
         if self._unsent > UNSENT:
             self._flush()

@@ -52,6 +52,7 @@ class Conversation:
             True if the kernel has reported that it is idle.
         """
         content = {"code": code, "silent": False, "store_history": True, "allow_stdin": False}
+        self._over.clear()
         self._id = self.kernel.connection.send("shell", "execute_request", content)
         await asyncio.sleep(0.05)
         time.sleep(while_nobody_reads)  # noqa: ASYNC251 - blocks the whole gateway
@@ -74,6 +75,34 @@ async def test_thirty_megabytes_in_one_line_arrive_whole_and_in_pieces(backend: 
     assert sum(map(len, conversation.texts)) == 30_000_001
     assert max(map(len, conversation.texts)) == PIECE
     assert conversation.said[-1].type == "status"
+    await kernel.kill(SessionClosed())
+
+
+@pytest.mark.parametrize(
+    "code", ["for _ in range(100): print('y' * 1_000_000)", "text = 'z' * 100_000_000; base = most(); print(text)"]
+)
+async def test_a_large_output_that_nobody_reads_yet_waits_in_the_cell_and_not_in_memory(
+    backend: ProcessBackend, code: str
+) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends(
+        "import resource\nmost = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024\nbase = most()"
+    )
+    assert await conversation.sends(code, while_nobody_reads=3)
+    assert sum(map(len, conversation.texts)) > 100_000_000
+    conversation.said.clear()
+    assert await conversation.sends("print(most() - base)")
+    assert int("".join(conversation.texts)) < 70  # MiB; without a limit, more than all of it
+    await kernel.kill(SessionClosed())
+
+
+async def test_the_kernel_keeps_no_outputs(backend: ProcessBackend) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends("print(1); display({'text/plain': 'two'}, raw=True); 3")
+    assert await conversation.sends("print(get_ipython().history_manager.outputs)")
+    assert conversation.texts == ["1\n", "{}\n"]
     await kernel.kill(SessionClosed())
 
 

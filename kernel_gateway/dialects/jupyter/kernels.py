@@ -187,6 +187,8 @@ class KernelHandler(RestHandler):
 class InterruptHandler(RestHandler):
     """`/api/kernels/{id}/interrupt`."""
 
+    urgent = frozenset({"POST"})
+
     async def post(self, asked: str) -> None:
         """Interrupt the running cell. The variables are kept."""
         await self.session(asked).interrupt()

@@ -92,6 +92,8 @@ class ExecutionsHandler(ExistingHandler):
 class ExecutionHandler(ExistingHandler):
     """`/v1/sessions/{name}/executions/{execution}`."""
 
+    urgent = frozenset({"DELETE"})
+
     async def get(self, name: str, execution: str) -> None:
         """Describe the execution, with its outputs until now."""
         session = self.session(name)

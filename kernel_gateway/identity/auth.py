@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tornado.httputil import HTTPServerRequest
@@ -23,6 +22,7 @@ from kernel_gateway.identity.keystore import Key, KeyStore, Role
 from kernel_gateway.identity.nonces import Nonces
 from kernel_gateway.identity.refusals import RefusalPace
 from kernel_gateway.identity.signatures import Signature
+from kernel_gateway.times import rfc3339
 from sessions.providers.forwarding import FORWARDED
 
 #: the tenant of a gateway without configured keys
@@ -194,7 +194,7 @@ class Keys:
         if kept is None:
             return None
         if kept.expired:
-            raise Unauthorized(f"the key has expired: it was valid until {_shown(kept.expires_at)}")
+            raise Unauthorized(f"the key has expired: it was valid until {rfc3339(kept.expires_at or 0)}")
         return found or Caller(kept.tenant, kept.role, kept.id)
 
     def _fixed(self, key: str) -> Caller | None:
@@ -204,10 +204,6 @@ class Keys:
             if hmac.compare_digest(known, digest):
                 found = caller
         return found
-
-
-def _shown(seconds: float | None) -> str:
-    return datetime.fromtimestamp(seconds or 0, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
 def _digest(key: str) -> bytes:

@@ -120,7 +120,7 @@ class BaseHandler(RequestHandler):
         if not self.public and not self.gateway.origins.is_preflight(self.request):
             self.caller = self.authenticate()
             self.gateway.keys.note_use(self.caller)
-            self.asker = replace(self.asker, key_id=self.caller.key_id)
+            self.asker = replace(self.asker, key_id=self.caller.told_id)
             logs.bind_asker(self.asker)
             self.tenant = self.caller.tenant
             urgent = self.request.method in self.urgent or self.caller.role is Role.ADMIN

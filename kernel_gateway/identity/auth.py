@@ -48,6 +48,13 @@ class Caller:
     role: Role = Role.USER
     #: id of the key if it can be revoked; None for other keys
     key_id: str | None = None
+    #: id of a key of the settings, which cannot be revoked; None for other keys
+    fixed_id: str | None = None
+
+    @property
+    def told_id(self) -> str | None:
+        """Id of the key for the audit and the log. None without a key."""
+        return self.key_id or self.fixed_id
 
 
 class Keys:
@@ -76,9 +83,10 @@ class Keys:
         self.refusals = RefusalPace(time.monotonic)
         self._trusts_local_clients = trusts_local_clients
         self._store = store
-        self._callers = [(_digest(key), Caller(tenant)) for key, tenant in keys.items()]
+        self._callers = [(_digest(key), Caller(tenant, fixed_id=_id_of(key))) for key, tenant in keys.items()]
         if admin_key is not None:
-            self._callers.append((_digest(admin_key), Caller(ADMIN_TENANT, Role.ADMIN)))
+            admin = Caller(ADMIN_TENANT, Role.ADMIN, fixed_id=_id_of(admin_key))
+            self._callers.append((_digest(admin_key), admin))
         self._access_keys = dict(access_keys or {})
         self._tokens: dict[Caller, str] = {}
         self._nonces = Nonces(time.time)
@@ -138,7 +146,7 @@ class Keys:
             raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
         if signature.nonce is not None and not self._nonces.use(signature.access_key, signature.nonce, signature.until):
             raise Unauthorized("the nonce was used before")
-        return Caller(tenant)
+        return Caller(tenant, fixed_id=_id_of(signature.access_key))
 
     def token(self, caller: Caller) -> str:
         """Return a token that is a key of the caller's tenant, always with the role user.
@@ -208,6 +216,11 @@ class Keys:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _id_of(key: str) -> str:
+    """Return the id of a key of the settings: the beginning of its digest, which does not reveal the key."""
+    return f"s-{_digest(key).hex()[:8]}"
 
 
 def _credential(request: HTTPServerRequest) -> str | None:

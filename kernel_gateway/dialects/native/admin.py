@@ -115,7 +115,9 @@ class ExecutionInfo(BaseModel):
     session: str
     language: str
     code_sha256: str
-    key_id: str | None = Field(None, description="id of the key; null: a key of the settings, no key, or not recorded")
+    key_id: str | None = Field(
+        None, description="id of the key, `s-…` for one of the settings; null: no key, or not recorded"
+    )
     address: str | None = Field(None, description="IP address of the client, or of the proxy before it")
     dialect: str | None = Field(None, description="API that the client used")
     request_id: str | None = Field(None, description="the answer's header X-Request-Id, which is also in the log")

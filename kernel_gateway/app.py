@@ -178,6 +178,7 @@ class Service:
         self.journal = Journal(self.audit, self.quotas, self.metrics, settings.code_policy, AuditDisk(settings.share))
         self.journal.charge_earlier_executions(settings.quota_window)
         self._loop_time = LoopTime()
+        self.fair_loop = FairLoop(self._loop_time)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = self._services(starts)
         defaults = SessionSpec(
@@ -304,7 +305,7 @@ class Service:
             sockets=OpenSockets(self.settings, self.metrics.connections),
             incoming=self.incoming,
             loop_time=self._loop_time,
-            fair_loop=FairLoop(),
+            fair_loop=self.fair_loop,
             quotas=self.quotas,
             providers=self.providers,
             provider_settings=self.provider_settings,
@@ -369,7 +370,7 @@ class Service:
             self._tls(),
             self.metrics.connections,
             max_body=MAX_BODY,
-            fair_loop=gateway.fair_loop,
+            fair_loop=self.fair_loop,
         )
         self.port = self._listener.port
         await self.readiness.check()

@@ -7,20 +7,44 @@ wait that long again after each of its system calls.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 from sessions.model.tasks import spawn
 from sessions.tenants.admission import Admission
+from sessions.tenants.traffic import LoopTime
 from sessions.tenants.waiting import wait_for_turn
 
 
 class FairLoop:
     """Gives each slice of long work its turn: one at a time, tenants in turn, at most half of the loop's time."""
 
-    def __init__(self) -> None:
+    def __init__(self, loop_time: LoopTime) -> None:
+        """Begin without work.
+
+        Args:
+            loop_time: says which tenants have taken more than their share of the loop.
+        """
         self._turns = Admission(1, 1)
+        self._loop_time = loop_time
+        #: each tenant's work that waits for its share
+        self._sharing = Admission(1, sys.maxsize)
+
+    def is_beyond_share(self, tenant: str) -> bool:
+        """Return whether the tenant's further work should wait."""
+        return self._loop_time.wait(tenant) > 0
+
+    @asynccontextmanager
+    async def share(self, tenant: str) -> AsyncIterator[None]:
+        """Wait until the tenant may take more of the loop. Its pieces of work come one by one, the oldest first."""
+        await wait_for_turn(self._sharing, tenant, None)
+        try:
+            await asyncio.sleep(self._loop_time.wait(tenant))
+            yield
+        finally:
+            self._sharing.leave(tenant)
 
     @asynccontextmanager
     async def turn(self, tenant: str, rounds: int = 0) -> AsyncIterator[None]:

@@ -69,7 +69,7 @@ class Gateway:
     sockets: OpenSockets
     incoming: Incoming
     fair_loop: FairLoop
-    #: shares out the event loop among the messages of kernels and WebSockets
+    #: shares out the event loop among tenants: their kernels' messages, their WebSockets and their requests
     loop_time: LoopTime
     quotas: Quotas
     #: runs one-shot programs with the provider that the settings name

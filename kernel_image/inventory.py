@@ -45,14 +45,21 @@ def site_packages() -> str:
     return f"{environment}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
 
 
-def interpreters() -> dict[str, str]:
-    """Return the version of each installed interpreter of another language, by `package` of its kernelspec."""
+def interpreters(search_path: str | None = None) -> dict[str, str]:
+    """Return the version of each installed interpreter of another language, by `package` of its kernelspec.
+
+    Args:
+        search_path: `PATH` of the kernels. None means that of this process.
+    """
+    env = None if search_path is None else {"PATH": search_path}
     found: dict[str, str] = {}
     for path in glob.glob(os.path.join(_KERNELSPECS, "*", "kernel.json")):
         with open(path) as file:
             ours = json.load(file)["metadata"]["kernel_gateway"]
         if "version" in ours:
             with contextlib.suppress(OSError, subprocess.SubprocessError):
-                asked = subprocess.run(ours["version"], capture_output=True, text=True, timeout=_TIMEOUT, check=True)  # noqa: S603 - the image's own
+                asked = subprocess.run(  # noqa: S603 - the image's own
+                    ours["version"], env=env, capture_output=True, text=True, timeout=_TIMEOUT, check=True
+                )
                 found[ours["package"]] = asked.stdout.strip()
     return found

@@ -55,6 +55,7 @@ CELLS = {
     "write": "writes `grüße` without a line end into the file `ä.txt`",
     "read": "prints the file `ö.txt`, and a line end",
     "environment": "prints the environment variable `WHO` as one line",
+    "session": "prints the environment variable `KERNEL_GATEWAY_SESSION` as one line",
     "main": "defines `main`, with the arguments `text` and `number`, which prints both with a blank between them",
 }
 #: the file that names Debian's packages of a language that only an image of its own has

@@ -177,7 +177,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"__init__"},
     ],
     "kernel_gateway": [
-        {"__init__", "errors", "fair_loop", "for_jupyter", "own_address", "setting_types", "state_dir"},
+        {"__init__", "errors", "fair_loop", "for_jupyter", "own_address", "setting_types", "state_dir", "times"},
         {"config"},
         {"identity", "wire"},
         {"observe"},

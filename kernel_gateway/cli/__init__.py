@@ -24,6 +24,7 @@ COMMANDS = {
     "audit": "print who ran what as JSON lines, and check that no record was changed",
     "usage": "print what each tenant has used within a period: cells, time, output, memory and disk",
     "run": "run code in a session of a running gateway; the session is made on first use",
+    "executions": "list, show and end executions that run without their client, as after `run --detach`",
     "sessions": "list your sessions",
     "create": "make a session, for example in another language",
     "end": "end a session, with its variables and files",

@@ -9,9 +9,9 @@ import time
 
 from kernel_gateway.cli.client_command import print_table
 from kernel_gateway.cli.settings import add_location, client_from
-from kernel_gateway.http.formats import rfc3339, seconds_of
 from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
 from kernel_gateway.state_dir import was_used
+from kernel_gateway.times import rfc3339, seconds_of
 from sessions.model.errors import InvalidRequest, LedgerUnavailable
 
 #: seconds

@@ -39,6 +39,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the reply as JSON")
     form.add_argument(
+        "--detach",
+        action="store_true",
+        help="do not wait: print the execution's id, for `kernel-gateway executions show ID`",
+    )
+    form.add_argument(
         "--save",
         type=Path,
         metavar="DIRECTORY",
@@ -49,6 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser,
         "kernel-gateway run -s demo -c 'x = 40 + 2; x'",
         "kernel-gateway run -s demo -t 600 train.py",
+        "kernel-gateway run -s demo --detach train.py",
         "kernel-gateway run -s demo --save plots -c 'df.plot()'",
     )
 
@@ -57,12 +63,14 @@ def main(arguments: argparse.Namespace) -> int:
     """Run one cell and print its outputs as they arrive.
 
     Returns:
-        0 when the cell succeeded; 1 error, 2 not accepted, 3 timeout, 4 interrupted, 5 died.
+        0 when the cell succeeded, or was accepted with `--detach`; 1 error, 2 not accepted, 3 timeout, 4 interrupted,
+        5 died.
     """
     client = client_from(arguments)
     try:
         # A user who ends this command with Ctrl-C wants to interrupt the cell.
-        body = {"code": _code(arguments), "on_disconnect": "interrupt"}
+        body: dict[str, Any] = {"code": _code(arguments)}
+        body |= {"wait": False} if arguments.detach else {"on_disconnect": "interrupt"}
         body |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
         pictures = None if arguments.save is None else Pictures(arguments.save)
     except OSError as error:
@@ -72,7 +80,10 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"kernel-gateway: {arguments.file or 'the code'}: {error}", file=sys.stderr)
         return 2
     try:
-        if arguments.json:
+        if arguments.detach:
+            result = {"status": "ok"}  # of the command: the cell's own is not known yet
+            print(Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)["id"])
+        elif arguments.json:
             result = Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)
             print_json(result)
         else:
@@ -185,11 +196,12 @@ def _event(line: str | bytes) -> dict[str, Any]:
 
 
 def _show_output(output: dict[str, Any], pictures: Pictures | None, display_id: str | None) -> None:
-    _print_output(output)
+    show_output(output)
     _save(pictures, output.get("data"), display_id)
 
 
-def _print_output(output: dict[str, Any]) -> None:
+def show_output(output: dict[str, Any]) -> None:
+    """Print an output as text."""
     match output["output_type"]:
         case "stream":
             print(output["text"], end="", file=sys.stderr if output["name"] == "stderr" else sys.stdout, flush=True)

@@ -82,7 +82,7 @@ def _start_facts(service: Service) -> dict[str, object]:
         "url": _url(service),
         "isolation": service.backend.isolation,
         "golden_images": _shown(service.backend.golden_images),
-        "sleep": _shown(service.backend.sleep.ability),
+        "sleep": sleep_text(service.settings, service.backend.sleep.ability),
         "key_file": str(service.local_key[1]) if service.local_key else None,
         "certificate": str(service.certificate) if service.certificate else None,
         "trouble": f"{trouble.code}: {trouble.message}" if trouble else None,
@@ -96,8 +96,8 @@ def banner(service: Service) -> str:
     url = _url(service)
     lines = [f"kernel-gateway listens on {url}", f"isolation: {service.backend.isolation}"]
     lines.append(f"golden images: {_shown(service.backend.golden_images)}")
-    if service.settings.on_idle != "end":
-        lines.append(sleep_line(service.settings, service.backend.sleep.ability))
+    if sleep := sleep_text(service.settings, service.backend.sleep.ability):
+        lines.append(f"sleep: {sleep}")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
@@ -114,9 +114,11 @@ def banner(service: Service) -> str:
     return "\n".join(lines)
 
 
-def sleep_line(settings: Settings, ability: Ability) -> str:
-    """Return the line about idle sessions: whether they sleep, and what that takes, or why they do not."""
+def sleep_text(settings: Settings, ability: Ability) -> str | None:
+    """Return whether idle sessions sleep, and what that takes, or why they do not; None if they shall not."""
+    if settings.on_idle == "end":
+        return None
     if ability.on:
-        return f"sleep: on, {ability.detail}; {settings.sleep_disk // MIB} MiB for all (`sleep_disk`)"
+        return f"on, {ability.detail}; {settings.sleep_disk // MIB} MiB for all (`sleep_disk`)"
     meanwhile = "are ended" if settings.on_idle == "auto" else "stay awake"
-    return f"sleep: off, {ability.detail}; until it is on, idle sessions {meanwhile}"
+    return f"off, {ability.detail}; until it is on, idle sessions {meanwhile}"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from kernel_gateway.errors import Forbidden
-from kernel_gateway.http.formats import seconds_of
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.identity.keystore import Role
+from kernel_gateway.times import seconds_of
 from sessions.model.errors import InvalidRequest
 
 #: maximum characters of a parameter's name in an error

@@ -9,16 +9,17 @@ Messages are never compressed (tornado's default), so no message is larger in me
 from __future__ import annotations
 
 import asyncio
-import time
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
+from typing import Any
 
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketHandler, WebSocketProtocol, WebSocketProtocol13
 
 from kernel_gateway.http.handlers import BaseHandler
+from kernel_gateway.http.metered import Metered
 from kernel_gateway.wire.connections import Connection, connection_of
 from kernel_gateway.wire.incoming import Account, MessageWatch
 from kernel_gateway.wire.large_bodies import LARGE
@@ -32,9 +33,6 @@ ENDED, GOING_AWAY, UNMASKED, REVOKED, TOO_SLOW, TOO_MUCH = 1000, 1001, 1002, 440
 KEY_CHECK_INTERVAL = 1.0
 #: maximum seconds to send the last messages of an ended session before its socket is closed
 LAST_MESSAGES_TIMEOUT = 5.0
-#: seconds of the event loop in which tornado reads a message, and maximum seconds that its handler counts for: the
-#: handler may also wait for others
-READING, WORK_MAX = 0.0003, 0.005
 
 
 class MaskedFrames(WebSocketProtocol13):
@@ -137,22 +135,27 @@ class SocketHandler(BaseHandler, WebSocketHandler):
 
     # -- its input --------------------------------------------------------------------------------------------
 
-    async def on_message(self, message: str | bytes) -> None:
+    def count_time(self, seconds: float) -> None:
+        """Count time of the event loop for the tenant: reading and handling messages, as long as the socket is open."""
+        if hasattr(self, "tenant"):
+            self.gateway.loop_time.spend(self.tenant, seconds)
+
+    def on_message(self, message: str | bytes) -> Coroutine[Any, Any, None]:
         """Handle a message if the client's key is still valid. Tornado reads the next message only after this."""
-        began = time.perf_counter()
+        return Metered(self._handle(message), self.count_time)
+
+    async def _handle(self, message: str | bytes) -> None:
         if not self.allowed():
             return
         self.gateway.keys.note_use(self.caller)
         self._watch.completed()
         if len(message) >= LARGE:
             await self.gateway.fair_loop.begin(self.tenant)
-            began = time.perf_counter()
         try:
             await self.received(message)
         finally:
             self._frame_handled()
         # More messages may have arrived already, and other tenants wait for the loop, too.
-        self.gateway.loop_time.spend(self.tenant, READING + min(time.perf_counter() - began, WORK_MAX))
         await asyncio.sleep(self.gateway.loop_time.wait(self.tenant))
 
     @abstractmethod

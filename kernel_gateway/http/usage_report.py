@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Self
 
 from pydantic import BaseModel, Field
 
+from kernel_gateway.times import moment
 from sessions.store.usage_store import TenantUsage
 
 _GIB_HOUR = 1024**3 * 3600
@@ -56,7 +57,11 @@ class UsageReport(BaseModel):
             until: end of the period. None means now.
             usages: use of each tenant.
         """
-        return cls(since=_moment(since), until=_moment(until), tenants=[UsageRow.of(usage) for usage in usages])
+        return cls(
+            since=None if since is None else moment(since),
+            until=None if until is None else moment(until),
+            tenants=[UsageRow.of(usage) for usage in usages],
+        )
 
     def csv(self) -> str:
         """Return the tenants as lines of CSV, below a line with the names of the columns. Source: RFC 4180."""
@@ -65,7 +70,3 @@ class UsageReport(BaseModel):
         table.writeheader()
         table.writerows(row.model_dump() for row in self.tenants)
         return lines.getvalue()
-
-
-def _moment(seconds: float | None) -> datetime | None:
-    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -13,7 +13,6 @@ import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tornado.httputil import HTTPServerRequest
@@ -23,6 +22,7 @@ from kernel_gateway.identity.keystore import Key, KeyStore, Role
 from kernel_gateway.identity.nonces import Nonces
 from kernel_gateway.identity.refusals import RefusalPace
 from kernel_gateway.identity.signatures import Signature
+from kernel_gateway.times import rfc3339
 from sessions.providers.forwarding import FORWARDED
 
 #: the tenant of a gateway without configured keys
@@ -48,6 +48,13 @@ class Caller:
     role: Role = Role.USER
     #: id of the key if it can be revoked; None for other keys
     key_id: str | None = None
+    #: id of a key of the settings, which cannot be revoked; None for other keys
+    fixed_id: str | None = None
+
+    @property
+    def told_id(self) -> str | None:
+        """Id of the key for the audit and the log. None without a key."""
+        return self.key_id or self.fixed_id
 
 
 class Keys:
@@ -76,9 +83,10 @@ class Keys:
         self.refusals = RefusalPace(time.monotonic)
         self._trusts_local_clients = trusts_local_clients
         self._store = store
-        self._callers = [(_digest(key), Caller(tenant)) for key, tenant in keys.items()]
+        self._callers = [(_digest(key), Caller(tenant, fixed_id=_id_of(key))) for key, tenant in keys.items()]
         if admin_key is not None:
-            self._callers.append((_digest(admin_key), Caller(ADMIN_TENANT, Role.ADMIN)))
+            admin = Caller(ADMIN_TENANT, Role.ADMIN, fixed_id=_id_of(admin_key))
+            self._callers.append((_digest(admin_key), admin))
         self._access_keys = dict(access_keys or {})
         self._tokens: dict[Caller, str] = {}
         self._nonces = Nonces(time.time)
@@ -138,7 +146,7 @@ class Keys:
             raise Unauthorized("the signature is not right; check the access key, its secret and the clock")
         if signature.nonce is not None and not self._nonces.use(signature.access_key, signature.nonce, signature.until):
             raise Unauthorized("the nonce was used before")
-        return Caller(tenant)
+        return Caller(tenant, fixed_id=_id_of(signature.access_key))
 
     def token(self, caller: Caller) -> str:
         """Return a token that is a key of the caller's tenant, always with the role user.
@@ -194,7 +202,7 @@ class Keys:
         if kept is None:
             return None
         if kept.expired:
-            raise Unauthorized(f"the key has expired: it was valid until {_shown(kept.expires_at)}")
+            raise Unauthorized(f"the key has expired: it was valid until {rfc3339(kept.expires_at or 0)}")
         return found or Caller(kept.tenant, kept.role, kept.id)
 
     def _fixed(self, key: str) -> Caller | None:
@@ -206,12 +214,13 @@ class Keys:
         return found
 
 
-def _shown(seconds: float | None) -> str:
-    return datetime.fromtimestamp(seconds or 0, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
+
+
+def _id_of(key: str) -> str:
+    """Return the id of a key of the settings: the beginning of its digest, which does not reveal the key."""
+    return f"s-{_digest(key).hex()[:8]}"
 
 
 def _credential(request: HTTPServerRequest) -> str | None:

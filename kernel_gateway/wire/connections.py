@@ -35,6 +35,12 @@ class Connection:
         self.address = address
         #: tenant of the latest request with a valid key; before such a request, the address
         self.user = address
+        #: tenant of the current request; None until its key was checked, or if it needs none
+        self.requester: str | None = None
+        #: True if the current request does not wait for the tenant's share of the event loop
+        self.urgent = False
+        #: the current request, while it waits for its turn
+        self._waiting: asyncio.Task[None] | None = None
         self.stream: Stream | None = None
         self.ended = False
         #: True if everything that the client sends is thrown away
@@ -96,13 +102,26 @@ class Connection:
             self._timer.cancel()
             self._timer = None
 
-    def assign(self, tenant: str) -> None:
+    def begin_request(self) -> None:
+        """Forget the earlier request, because the next one may have another key, or none."""
+        self.requester, self.urgent = None, False
+
+    def wait(self, request: asyncio.Task[None]) -> None:
+        """Cancel the task, in which the current request waits for its turn, if the client leaves meanwhile."""
+        self._waiting = request
+
+    def end_wait(self) -> None:
+        """Let the task go on whatever the client does: its turn has come."""
+        self._waiting = None
+
+    def assign(self, tenant: str, *, urgent: bool = False) -> None:
         """Assign the current request to a tenant, after its key was checked.
 
         Raises:
             QuotaExceeded: when requests of the tenant occupy as many connections as they may.
         """
-        self.user = tenant
+        self.user = self.requester = tenant
+        self.urgent = urgent
         if self._on_assigned is not None:
             self._on_assigned(tenant)
 
@@ -132,6 +151,8 @@ class Connection:
         """Mark the connection as ended, and call the functions that wait for that."""
         self.ended = True
         self.end_head_time()
+        if self._waiting is not None:
+            self._waiting.cancel()  # or the requests of clients that leave at once would be more and more
         ends, self._on_end = self._on_end, []
         for tell in ends:
             tell()

@@ -15,7 +15,7 @@ from kernel_gateway.wire import descriptors
 from kernel_gateway.wire.admission import Admission, CountedRequests
 from kernel_gateway.wire.connection_metrics import ConnectionMetrics
 from kernel_gateway.wire.host_header import PlainHosts
-from kernel_gateway.wire.large_bodies import BodiesInTurn
+from kernel_gateway.wire.large_bodies import RequestsInTurn
 from kernel_gateway.wire.listener import BACKLOG, Listener
 
 log = structlog.get_logger()
@@ -43,7 +43,7 @@ def serve(
         tls: TLS context for https. None means plain http.
         metrics: counts connections.
         max_body: maximum bytes of a request's body, unless its handler allows more.
-        fair_loop: gives each large body its turn.
+        fair_loop: gives each request its turn that is large, or beyond its tenant's share.
 
     Returns:
         the server, which owns the open connections, and the listener, which accepts new connections.
@@ -54,7 +54,7 @@ def serve(
     admission = _admission(settings, metrics)
     metrics.open.set_function(lambda: admission.open)
     server = HTTPServer(
-        CountedRequests(PlainHosts(BodiesInTurn(application, fair_loop)), admission),
+        CountedRequests(PlainHosts(RequestsInTurn(application, fair_loop)), admission),
         max_body_size=max_body,
         idle_connection_timeout=IDLE,
         max_header_size=MAX_HEAD,

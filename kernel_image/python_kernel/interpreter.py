@@ -86,13 +86,17 @@ class InterpreterKernel(PythonKernel):
     def _tell(self, kind: str, content: dict[str, Any]) -> None:
         self.send_response(self.iopub_socket, kind, content, ident=self._topic(kind))
 
-    def end(self, status: int) -> NoReturn:
-        """End the kernel with the exit status of the interpreter, because the state of the session is lost."""
+    def end(self, code: int) -> NoReturn:
+        """End the kernel as its interpreter has ended, because the state of the session is lost.
+
+        Args:
+            code: return code of the interpreter's process: its exit status, or a negative number of a signal.
+        """
         # All output is sent first. A client that does not read must not prevent the end.
         closing = threading.Thread(target=self.parent.close, name="close", daemon=True)
         closing.start()
         closing.join(CLOSE)
-        os._exit(status)
+        os._exit(code if code >= 0 else 128 - code)  # as a shell reports a signal
 
     async def do_complete(self, _code: str, cursor_pos: int) -> dict[str, Any]:
         """Answer that there is nothing to complete."""

@@ -4,7 +4,7 @@ A run with a key continues when its client leaves: the client sends the same key
 last one that it has seen. Or it asks for the run by its id. A client that does not want to wait needs no key of its
 own: the session makes one. Keys belong to one session. The oldest ended runs are forgotten, and the end of a session
 removes its keys. When a gateway is killed, the ledger keeps the keys and how their runs have ended, and the outputs are
-lost: a retry then gets an error, and no code runs.
+lost: a retry then gets an error, and no code runs. Only a cell that waited for its turn is run by a retry.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from sessions.model.errors import (
     InvalidRequest,
     OutcomeUnknown,
     SessionError,
+    ShuttingDown,
 )
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
@@ -37,6 +38,8 @@ RUNS_MAX = 64
 BYTES_MAX = 16 * 1024**2
 #: keys of a session whose results are no longer kept
 KEYS_MAX = 1000
+#: why no code of a run has run that waited for its turn when the gateway was killed
+NOT_SENT = "the gateway was ended before the execution's turn came, and its code did not run"
 #: characters of a run's id
 ID_LENGTH = 32
 
@@ -322,10 +325,19 @@ class IdempotencyCache:
         return run
 
     def _begin(self, key: str, request: ExecuteRequest, execute: Execute) -> Run:
-        self._stored_keys.add(key, _digest(request))
-        run = self._runs[key] = Run(key, request, execute, self._events_max, self._clock())
+        asked_at = self._clock()
+        self._stored_keys.add(key, _digest(request), RunEnd(asked_at, error=ShuttingDown(NOT_SENT)).encode())
+        run = self._runs[key] = Run(key, request, execute, self._events_max, asked_at)
         run.task.add_done_callback(lambda _task: self._ended(key, run))
         return run
+
+    def sends(self, key: str) -> None:
+        """Record that the cell of a run is about to be sent. If the gateway is killed later, its outcome is unknown.
+
+        Raises:
+            LedgerUnavailable: when that cannot be recorded; the cell must not be sent.
+        """
+        self._stored_keys.sends(key)
 
     # -- runs by id -----------------------------------------------------------------------------------------
 

@@ -16,7 +16,16 @@ import structlog
 from sessions.backends.base import KernelHandle, Launch
 from sessions.guest.paths import sandbox_path
 from sessions.guest.tools import responds_within
-from sessions.model.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
+from sessions.guest.workspace import make_directory
+from sessions.model.errors import (
+    FileExists,
+    InvalidRequest,
+    LedgerUnavailable,
+    NotInitialized,
+    SessionClosed,
+    SessionError,
+    SessionNotFound,
+)
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.tasks import SharedWork, spawn
 from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
@@ -36,6 +45,8 @@ NO_KERNEL = KernelSpec("none", "no kernel", argv=())
 LASTING = 10.0
 #: seconds for the container to answer after it ran out of memory
 PULSE_TIMEOUT = 5.0
+#: permissions of a directory that is made because a kernel shall start in it
+DIRECTORY_MODE = 0o755
 
 
 class Sandbox(Owner):
@@ -223,12 +234,19 @@ class Sandbox(Owner):
         """Make a session on the sandbox's workspace, and start its kernel in a directory of the workspace.
 
         Raises:
-            InvalidRequest: when the directory is not allowed.
+            InvalidRequest: when the directory is not allowed, or is a file.
             SessionError: as in `Registry.create`.
         """
         with self._activity.use():
             key = SessionKey(self.key.tenant, str(uuid.uuid4()))
-            return await self._registry.create(key, self._session_spec(language, sandbox_path(cwd)))
+            spec = self._session_spec(language, sandbox_path(cwd))
+            if spec.cwd and not spec.cwd.startswith("/"):  # `/tmp` is the new container's own, and empty
+                try:
+                    await make_directory(self, spec.cwd, DIRECTORY_MODE)
+                except FileExists:
+                    told = f"cwd is no directory: there is a file at {spec.cwd[:64]!r}"
+                    raise InvalidRequest(told, field="cwd") from None
+            return await self._registry.create(key, spec)
 
     async def default_session(self, language: str) -> Session:
         """Return the session for requests that name only a language. It is made on first use.

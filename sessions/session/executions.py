@@ -222,6 +222,8 @@ class Executions:
         execution_id = self._audit_begin(request)
         execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
         try:
+            if request.idempotency_key is not None:
+                self.runs.sends(request.idempotency_key)
             self._variables.set(kernel, request.env)
             execution.send()
         except SessionError:

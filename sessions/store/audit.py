@@ -54,6 +54,7 @@ CREATE TABLE IF NOT EXISTS audit (
 CREATE UNIQUE INDEX IF NOT EXISTS audit_once ON audit (execution, event);
 CREATE INDEX IF NOT EXISTS audit_tenant ON audit (json_extract(CAST(record AS TEXT), '$.tenant'), seq)
     WHERE event = 'begin';
+CREATE INDEX IF NOT EXISTS audit_ended ON audit (json_extract(CAST(record AS TEXT), '$.at')) WHERE event = 'end';
 CREATE INDEX IF NOT EXISTS audit_cut ON audit (seq) WHERE event = 'cut';
 """
 _OPEN = """

@@ -63,6 +63,15 @@ class Search:
     #: executions whose begin record has a smaller number
     before: int | None = None
 
+    def finds(self, at: float, begin: Begin) -> bool:
+        """Return whether an execution that began so is asked for, whatever its number and its outcome."""
+        wanted = ((name, getattr(self, name)) for name in _OF_BEGIN)
+        return (
+            all(value is None or getattr(begin, name) == value for name, value in wanted)
+            and (self.since is None or at >= self.since)
+            and (self.until is None or at < self.until)
+        )
+
 
 EVERYTHING = Search()
 

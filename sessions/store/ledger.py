@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 from sessions.model.errors import LedgerUnavailable
 from sessions.model.values import SessionKey
 from sessions.store import ended
-from sessions.store.database import open_or_replace
+from sessions.store.database import Database, open_or_replace
 from sessions.store.ended import EndedSessions
 from sessions.store.session_records import SandboxRecord, SessionRecord
 
@@ -87,7 +87,7 @@ class Asked:
 class IdempotencyKeys:
     """The idempotency keys of one session's executions, each with the digest of its request, and with its end."""
 
-    def __init__(self, database: sqlite3.Connection, session: SessionKey) -> None:
+    def __init__(self, database: Database, session: SessionKey) -> None:
         self._database = database
         self._session = _pair(session)
 
@@ -100,17 +100,46 @@ class IdempotencyKeys:
         )
         return {key: Asked(digest, end) for key, digest, end in rows}
 
-    def add(self, key: str, digest: bytes) -> None:
-        """Record an execution that is about to begin.
+    def add(self, key: str, digest: bytes, until_sent: bytes) -> None:
+        """Record an execution that waits for its turn.
+
+        Args:
+            key: its idempotency key.
+            digest: digest of its request.
+            until_sent: how it has ended if the gateway is killed before `sends`.
 
         Raises:
             LedgerUnavailable: when the record cannot be written; the execution must not begin.
         """
+        with self._must_write(), self._database.transaction():
+            for table, value in (("asked", digest), ("answered", until_sent)):
+                self._database.execute(
+                    f"INSERT OR REPLACE INTO {table} VALUES (?, ?, ?, ?)",  # noqa: S608 - our own names
+                    [*self._session, key, value],
+                )
+
+    def sends(self, key: str) -> None:
+        """Record that an execution is about to begin: from now on, only `end` says how it has ended.
+
+        Raises:
+            LedgerUnavailable: when the record cannot be written; the execution must not begin.
+        """
+        with self._must_write():
+            self._delete("answered", key)
+
+    @contextmanager
+    def _must_write(self) -> Iterator[None]:
         try:
-            self._database.execute("INSERT OR REPLACE INTO asked VALUES (?, ?, ?, ?)", [*self._session, key, digest])
+            yield
         except sqlite3.Error as error:
             log.exception("the ledger cannot be written")
             raise LedgerUnavailable from error
+
+    def _delete(self, table: str, key: str) -> None:
+        self._database.execute(
+            f"DELETE FROM {table} WHERE tenant = ? AND name = ? AND key = ?",  # noqa: S608 - our own names
+            [*self._session, key],
+        )
 
     def end(self, key: str, record: bytes) -> None:
         """Record how an execution has ended. A failure to write is only logged: the end is not known later."""
@@ -123,10 +152,7 @@ class IdempotencyKeys:
         """Remove the record of an execution that has not begun, or whose result is no longer kept."""
         try:
             for table in _OF_KEYS:
-                self._database.execute(
-                    f"DELETE FROM {table} WHERE tenant = ? AND name = ? AND key = ?",  # noqa: S608 - our own names
-                    [*self._session, key],
-                )
+                self._delete(table, key)
         except sqlite3.Error:
             log.exception("the ledger cannot be written")
 

@@ -156,7 +156,7 @@ class UsageStore:
 
 
 def usage_of(state_dir: Path, since: float | None, until: float | None) -> list[TenantUsage]:
-    """Return what each tenant has used within a period, by name. Call this in a thread: it reads the whole audit.
+    """Return what each tenant has used within a period, by name. Call this in a thread: it reads all executions of it.
 
     A cell counts when it ends. Memory and disk count in the hours that begin within the period.
 

@@ -1,8 +1,9 @@
-"""Messages of kernels and of WebSockets: what each tenant's messages take of the event loop.
+"""Messages of kernels and of WebSockets, and requests: what each tenant's take of the event loop.
 
-Both can send messages as fast as the gateway can read them. To read all of them would take the gateway a processor, and
-the other tenants' kernels and requests would wait for it. So the gateway reads a tenant's kernels and WebSockets more
-slowly if they send very much while other tenants use the loop as well. No message is lost: its sender waits.
+All of them can come as fast as the gateway can read them. To read them all would take the gateway a processor, and the
+other tenants' kernels and requests would wait for it. So the gateway reads a tenant's kernels and WebSockets more
+slowly, and begins its requests later, if they are very many while other tenants use the loop as well. Nothing is lost
+or refused: its sender waits.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: part of the loop's time that one tenant's messages may take while other tenants use the loop
+#: part of the loop's time that one tenant's messages and requests may take while other tenants use the loop
 SHARE = 0.25
 #: seconds of the loop's time that a tenant's messages may take at once after a quiet time, and seconds beyond, after
 #: which no more are read until their share has grown again
@@ -58,7 +59,7 @@ class LoopTime:
         self._accounts: dict[str, _Account] = {}
 
     def spend(self, tenant: str, seconds: float) -> None:
-        """Count time that the loop has needed for messages of a tenant's kernels or WebSockets."""
+        """Count time that the loop has needed for messages of a tenant's kernels or WebSockets, or for its requests."""
         now = self._clock()
         account = self._accounts.pop(tenant, None) or _Account(BURST, now)
         account.left = max(-DEBT, self._grown(account, now) - seconds)
@@ -69,7 +70,7 @@ class LoopTime:
             del self._accounts[oldest]
 
     def wait(self, tenant: str) -> float:
-        """Return the seconds for which no message of a tenant should be read; 0: read them now."""
+        """Return the seconds for which no message of a tenant should be read, and no request begin; 0: now."""
         account = self._accounts.get(tenant)
         if account is None or account.left >= 0:
             return 0.0

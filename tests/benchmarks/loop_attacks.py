@@ -98,6 +98,15 @@ def refusals(count: int, serving: Gateway, seconds: float) -> Iterable[Callable[
     return [partial(until, seconds, partial(ask, requests.Session())) for _ in range(count)]
 
 
+def requests_with_a_key(count: int, serving: Gateway, seconds: float) -> Iterable[Callable[[], object]]:
+    """Send small requests with a valid key, with `count` clients."""
+
+    def ask(client: Client) -> None:
+        assert client.call("GET", "/v1/sessions").status_code == 200
+
+    return [partial(until, seconds, partial(ask, Client(serving, ATTACKER))) for _ in range(count)]
+
+
 def prompts(serving: Gateway, seconds: float) -> Iterable[Callable[[], object]]:
     """Ask with long prompts, and answer each."""
     client = Client(serving, ATTACKER)
@@ -133,5 +142,6 @@ BY_LOOP: dict[str, Attack] = {
     "two clients write 6,000 characters in punycode": partial(encoded, "punycode", "".join(map(chr, range(256, 6256)))),
     "four clients list 10,000 files": partial(many_files, 4),
     "eight clients send unknown keys": partial(refusals, 8),
+    "25 clients send requests with a valid key": partial(requests_with_a_key, 25),
     "a client repeats one cell under one message id": repeated,
 }

@@ -12,6 +12,7 @@ import pytest
 
 from kernel_gateway.fair_loop import FairLoop
 from sessions.model.tasks import gather_all, spawn
+from sessions.tenants.traffic import LoopTime
 
 
 def work(name: str, done: list[str], values: int = 3) -> Iterator[bytes]:
@@ -26,7 +27,7 @@ async def taken(slices: AsyncIterator[bytes]) -> list[bytes]:
 
 
 async def test_all_values_come_in_order() -> None:
-    assert await taken(FairLoop().iterate("acme", iter([b"a", b"b", b"c"]))) == [b"a", b"b", b"c"]
+    assert await taken(FairLoop(LoopTime()).iterate("acme", iter([b"a", b"b", b"c"]))) == [b"a", b"b", b"c"]
 
 
 async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_takes() -> None:
@@ -44,7 +45,7 @@ async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_take
             yield b"x"
 
     other = spawn(others(), "others")
-    await taken(FairLoop().iterate("acme", slow()))
+    await taken(FairLoop(LoopTime()).iterate("acme", slow()))
     other.cancel()
     ends = [number for number, when in enumerate(served) if when < 0]
     between = [served[end + 1 : after] for end, after in pairwise(ends)]
@@ -52,7 +53,7 @@ async def test_the_loop_serves_others_between_slices_for_as_long_as_a_slice_take
 
 
 async def test_tenants_take_turns_however_much_work_one_has() -> None:
-    fair_loop, done = FairLoop(), list[str]()
+    fair_loop, done = FairLoop(LoopTime()), list[str]()
     floods = [taken(fair_loop.iterate("flood", work("flood", done, 9))) for _ in range(5)]
     await gather_all(*floods, taken(fair_loop.iterate("acme", work("acme", done))))
     assert done.index("acme") < 9
@@ -61,7 +62,7 @@ async def test_tenants_take_turns_however_much_work_one_has() -> None:
 
 
 async def test_work_that_fails_or_is_left_keeps_nobody_waiting() -> None:
-    fair_loop = FairLoop()
+    fair_loop = FairLoop(LoopTime())
 
     def fails() -> Iterator[bytes]:
         yield b"x"

@@ -205,6 +205,7 @@ def test_code_and_api_see_the_same_files(place: Place) -> None:
 @keeps("environment")
 def test_code_sees_the_environment_of_its_session(place: Place) -> None:
     assert place.printed("environment") == f"{WHO}\n"
+    assert place.printed("session") == f"{place.session}\n"
 
 
 @keeps("arguments")

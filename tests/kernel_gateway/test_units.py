@@ -199,7 +199,8 @@ async def test_many_small_messages_let_others_be_served() -> None:
 @pytest.fixture
 async def service(backend: FakeBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Service]:
     monkeypatch.setattr(app, "make_backend", lambda *_: backend)
-    settings = Settings.model_validate({"state_dir": tmp_path, "port": 0, "pool_size": 0, "keys": {"key-0001": "acme"}})
+    keys = {"keys": {"key-0001": "acme", "key-0002": "other"}, "admin_key": "admin-key-000001"}
+    settings = Settings.model_validate({"state_dir": tmp_path, "port": 0, "pool_size": 0, **keys})
     service = await Service(settings).start()
     yield service
     await service.stop()
@@ -219,6 +220,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 
     monkeypatch.setattr(exact_json, "loads", slow)
     return times
+
+
+LIST = "GET /v1/sessions HTTP/1.1\r\nX-API-Key: "
 
 
 async def answer(service: Service, head: str, body: bytes = b"") -> bytes:
@@ -262,7 +266,7 @@ async def test_large_messages_of_sockets_are_parsed_one_by_one_too(
 async def test_small_messages_of_a_socket_count_and_are_read_when_the_tenant_has_time_again(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told, waits = list[tuple[str, float]](), iter([1.0])
+    told, waits = list[tuple[str, float]](), iter([0.0, 1.0])  # the upgrade, and the first message
     monkeypatch.setattr(LoopTime, "spend", lambda _self, tenant, seconds: told.append((tenant, seconds)))
     monkeypatch.setattr(LoopTime, "wait", lambda _self, _tenant: next(waits, 0.0))
     url = f"ws://127.0.0.1:{service.port}/v1/sessions/s1/stream"
@@ -274,11 +278,69 @@ async def test_small_messages_of_a_socket_count_and_are_read_when_the_tenant_has
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.2):
             await client.read_message()  # the second one waits
-    assert [tenant for tenant, _ in told] == ["acme"]
-    assert told[0][1] > 0
+    assert {tenant for tenant, _ in told} == {"acme"}
+    assert sum(seconds for _, seconds in told) > 0
     async with asyncio.timeout(60):
         assert "JSON" in str(await client.read_message())
     client.close()
+
+
+@pytest.fixture
+def beyond_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let two tenants, one of them the admin's, have taken more than their share of the event loop."""
+    monkeypatch.setattr(LoopTime, "wait", lambda _self, tenant: 0.3 if tenant in {"acme", "admin"} else 0.0)
+
+
+async def test_requests_with_a_key_count_and_others_do_not(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = list[tuple[str, float]]()
+    monkeypatch.setattr(LoopTime, "spend", lambda _self, tenant, seconds: told.append((tenant, seconds)))
+    for head in ("GET /healthz HTTP/1.1", "GET /v1/sessions HTTP/1.1\r\nX-API-Key: guess"):
+        await answer(service, head)
+    assert told == []
+    await answer(service, f"{LIST}key-0001")
+    assert {tenant for tenant, _ in told} == {"acme"}
+    assert 0 < sum(seconds for _, seconds in told) < 1
+
+
+@pytest.mark.usefixtures("beyond_share")
+@pytest.mark.parametrize(
+    "head",
+    [
+        "POST /v1/sessions/none/interrupt HTTP/1.1\r\nX-API-Key: key-0001",
+        "DELETE /v1/sessions/none/executions/none HTTP/1.1\r\nX-API-Key: key-0001",
+        "POST /api/kernels/none/interrupt HTTP/1.1\r\nX-API-Key: key-0001",
+        "GET /healthz HTTP/1.1",
+        "GET /v1/sessions HTTP/1.1\r\nX-API-Key: key-0002",
+        "GET /v1/admin/keys HTTP/1.1\r\nX-API-Key: admin-key-000001",
+    ],
+)
+async def test_requests_beyond_a_tenants_share_begin_late_and_urgent_ones_and_others_do_not(
+    service: Service, head: str
+) -> None:
+    late = spawn(answer(service, f"{LIST}key-0001"), "late")
+    await asyncio.sleep(0.05)
+    assert (await answer(service, head)).startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 404 "))
+    assert not late.done()
+    assert (await late).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.usefixtures("beyond_share")
+async def test_requests_beyond_a_tenants_share_begin_one_by_one(service: Service) -> None:
+    began = time.perf_counter()
+    await asyncio.gather(*(answer(service, f"{LIST}key-0001") for _ in range(4)))
+    assert time.perf_counter() - began >= 4 * 0.3
+
+
+@pytest.mark.usefixtures("beyond_share")
+async def test_requests_whose_clients_leave_wait_no_longer(service: Service) -> None:
+    writers = [(await asyncio.open_connection("127.0.0.1", service.port))[1] for _ in range(10)]
+    for writer in writers:
+        writer.write(f"{LIST}key-0001\r\nHost: localhost\r\n\r\n".encode())
+    waiting = service.fair_loop._sharing
+    await until(lambda: waiting.running == 1 and waiting.waiting >= 5)
+    for writer in writers:
+        writer.close()
+    await until(lambda: waiting.waiting == waiting.running == 0, seconds=1)
 
 
 async def test_a_flood_of_unknown_keys_is_answered_late_and_a_valid_key_is_not(service: Service) -> None:

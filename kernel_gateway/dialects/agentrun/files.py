@@ -11,8 +11,8 @@ from typing import Any
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import MakeDirectory, Move, Remove, WriteFile
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.transfers import send_file, wanted_part
+from kernel_gateway.times import rfc3339
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.reading import read_file

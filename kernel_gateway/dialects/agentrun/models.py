@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.request_body import validated
+from kernel_gateway.times import rfc3339
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import SandboxSpec, valid_env
 from sessions.sandbox.sandbox import Sandbox

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import Command
-from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.times import rfc3339
 from sessions.guest.paths import seen_path
 from sessions.guest.processes import Process, find_process, kill_process, list_processes
 from sessions.sandbox.sandbox import Sandbox

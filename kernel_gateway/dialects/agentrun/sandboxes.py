@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from kernel_gateway.dialects.agentrun.base import AgentRunHandler
 from kernel_gateway.dialects.agentrun.models import CreateSandbox, sandbox_model
-from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.times import rfc3339
 from sessions.model.values import SessionKey, valid_name
 
 PAGE_MAX = 100

@@ -8,7 +8,7 @@ from typing import Any
 from kernel_gateway.dialects.e2b.connect import UnaryHandler
 from kernel_gateway.dialects.e2b.models import Body
 from kernel_gateway.errors import TooLarge
-from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.times import rfc3339
 from sessions.guest import workspace
 from sessions.guest.paths import seen_path
 from sessions.guest.workspace import Entry

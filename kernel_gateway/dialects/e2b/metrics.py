@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
-from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.times import rfc3339
 from sessions.model.errors import InvalidRequest
 from sessions.sandbox.usage import SandboxUse, measure
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
-from kernel_gateway.http.formats import rfc3339
+from kernel_gateway.times import rfc3339
 from sessions.model.errors import InvalidRequest, TemplateNotFound
 from sessions.model.units import METADATA_PAIRS
 from sessions.model.values import SandboxSpec, valid_env

@@ -283,6 +283,8 @@ class CloseStdinHandler(UnaryHandler):
 class SendSignalHandler(UnaryHandler):
     """`SendSignal`."""
 
+    urgent = frozenset({"POST"})
+
     async def post(self) -> None:
         """Send a signal to a command."""
         body = self.body(SendSignal)

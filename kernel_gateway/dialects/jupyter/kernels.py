@@ -22,7 +22,7 @@ from kernel_gateway.dialects.jupyter.models import (
 )
 from kernel_gateway.gateway import Gateway
 from sessions.guest.paths import sandbox_path, valid_path
-from sessions.model.errors import InvalidRequest, SessionNotFound
+from sessions.model.errors import InvalidRequest, SessionExists, SessionNotFound
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.values import SessionKey, valid_env
 from sessions.session.session import Session
@@ -42,13 +42,14 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place:
 
     Raises:
         InvalidRequest: when the kernelspec is unknown, or the id, the directory or the idle timeout is not valid.
+        SessionExists: when there is a kernel with this id, of another kernelspec.
         SessionError: when the kernel could not be started.
     """
     name = asked.kernel_id or str(uuid4())
     if not KERNEL_ID.fullmatch(name):
         raise InvalidRequest("kernel_id must have the form of a UUID", field="kernel_id")
     try:
-        return find(gateway.registry, tenant, name)
+        session = find(gateway.registry, tenant, name)
     except SessionNotFound:
         cwd = sandbox_path(asked.cwd) if asked.cwd else valid_path(asked.path or "")
         idle_timeout = gateway.settings.valid_idle_timeout(asked.idle_timeout)
@@ -57,6 +58,9 @@ async def start_kernel(gateway: Gateway, tenant: str, asked: StartKernel, place:
         if asked.name:
             spec = replace(spec, language=asked.name)
         return await gateway.registry.create(SessionKey(tenant, name), spec)
+    if asked.name and gateway.registry.language(asked.name) != session.kernelspec.name:
+        raise SessionExists(f"the kernel with this id runs {session.kernelspec.name}, and not {asked.name[:64]}")
+    return session
 
 
 class VersionHandler(RestHandler):
@@ -186,6 +190,8 @@ class KernelHandler(RestHandler):
 
 class InterruptHandler(RestHandler):
     """`/api/kernels/{id}/interrupt`."""
+
+    urgent = frozenset({"POST"})
 
     async def post(self, asked: str) -> None:
         """Interrupt the running cell. The variables are kept."""

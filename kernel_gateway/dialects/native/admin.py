@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from dataclasses import asdict
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from typing import Self
 
@@ -16,11 +16,11 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.errors import KeyNotFound
 from kernel_gateway.http.admin_handler import AdminHandler
-from kernel_gateway.http.formats import seconds_of
 from kernel_gateway.http.openapi import TEXT
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.usage_report import UsageReport
 from kernel_gateway.identity.keystore import Key, KeyForm, Role
+from kernel_gateway.times import moment, seconds_of
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
@@ -87,15 +87,11 @@ class KeyInfo(BaseModel):
             tenant=key.tenant,
             role=key.role,
             name=key.name,
-            created_at=_moment(key.created_at),
-            expires_at=None if key.expires_at is None else _moment(key.expires_at),
+            created_at=moment(key.created_at),
+            expires_at=None if key.expires_at is None else moment(key.expires_at),
             expired=key.expired,
-            last_used_at=None if key.used_at is None else _moment(key.used_at),
+            last_used_at=None if key.used_at is None else moment(key.used_at),
         )
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
 
 
 class KeyList(BaseModel):
@@ -119,7 +115,9 @@ class ExecutionInfo(BaseModel):
     session: str
     language: str
     code_sha256: str
-    key_id: str | None = Field(None, description="id of the key; null: a key of the settings, no key, or not recorded")
+    key_id: str | None = Field(
+        None, description="id of the key, `s-…` for one of the settings; null: no key, or not recorded"
+    )
     address: str | None = Field(None, description="IP address of the client, or of the proxy before it")
     dialect: str | None = Field(None, description="API that the client used")
     request_id: str | None = Field(None, description="the answer's header X-Request-Id, which is also in the log")

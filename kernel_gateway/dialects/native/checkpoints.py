@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from typing import Annotated, Self
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from kernel_gateway.dialects.native.models import SessionInfo
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.request_body import Body
+from kernel_gateway.times import moment
 from sessions.model.checkpoint import Checkpoint
 from sessions.model.values import SessionKey
 
@@ -47,7 +48,7 @@ class CheckpointInfo(BaseModel):
     @classmethod
     def of(cls, checkpoint: Checkpoint) -> Self:
         """Describe a checkpoint."""
-        at = datetime.fromtimestamp(checkpoint.image.since, UTC)
+        at = moment(checkpoint.image.since)
         return cls(name=checkpoint.name, created_at=at, bytes=checkpoint.image.size, automatic=checkpoint.automatic)
 
 

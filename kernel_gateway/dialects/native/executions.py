@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from itertools import islice
 from typing import Any, Literal, Self
@@ -14,6 +14,7 @@ from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_jso
 from kernel_gateway.dialects.native.plain_text import plain_output
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.transfers import send_pieces
+from kernel_gateway.times import moment
 from sessions.cells.idempotency import Run
 from sessions.cells.notebook import in_pieces, with_list
 from sessions.cells.past_run import PastRun
@@ -46,7 +47,7 @@ class ExecutionSummary(BaseModel):
                 "id": run.id,
                 "session_id": session.id,
                 "status": run.progress.value,
-                "created_at": None if run.asked_at is None else datetime.fromtimestamp(run.asked_at, UTC),
+                "created_at": None if run.asked_at is None else moment(run.asked_at),
                 "result": None if result is None else result_json(session, result, outputs=False),
                 "error": None if run.error is None else run.error.as_dict(),
             }
@@ -91,6 +92,8 @@ class ExecutionsHandler(ExistingHandler):
 
 class ExecutionHandler(ExistingHandler):
     """`/v1/sessions/{name}/executions/{execution}`."""
+
+    urgent = frozenset({"DELETE"})
 
     async def get(self, name: str, execution: str) -> None:
         """Describe the execution, with its outputs until now."""

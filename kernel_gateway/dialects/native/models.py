@@ -13,6 +13,7 @@ from kernel_gateway.dialects.native.plain_text import plain_output
 from kernel_gateway.errors import STATUS
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
+from kernel_gateway.times import moment
 from sessions.guest.paths import sandbox_path
 from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import InvalidRequest
@@ -232,7 +233,7 @@ class SessionInfo(BaseModel):
                 "language": session.kernelspec.name,
                 "state": session.state.value,
                 "incarnation": session.incarnation,
-                "created_at": datetime.fromtimestamp(session.created_at, UTC),
+                "created_at": moment(session.created_at),
                 "last_activity": now - timedelta(seconds=session.idle_for()),
                 "idle_timeout": session.spec.idle_timeout,
                 "on_idle": session.spec.on_idle.value,

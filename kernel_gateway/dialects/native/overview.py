@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from datetime import UTC, datetime
+from datetime import datetime
 from http import HTTPStatus
 from typing import Literal, Self
 
@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.http.admin_handler import AdminHandler
+from kernel_gateway.times import moment
 from sessions.backends.abilities import Ability
 from sessions.model.errors import SessionError
 from sessions.model.values import SessionKey
@@ -104,7 +105,7 @@ class LiveSession(BaseModel):
                 "name": session.key.name,
                 "language": session.kernelspec.name,
                 "state": session.state.value,
-                "created_at": datetime.fromtimestamp(session.created_at, UTC),
+                "created_at": moment(session.created_at),
                 "idle_seconds": round(session.idle_for(), 3),
                 "memory_bytes": None if container is None else container.memory(),
                 "container": None if container is None else container.id,

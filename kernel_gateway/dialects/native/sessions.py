@@ -57,6 +57,8 @@ class SessionHandler(ExistingHandler):
 class InterruptHandler(ExistingHandler):
     """`/v1/sessions/{name}/interrupt`."""
 
+    urgent = frozenset({"POST"})
+
     async def post(self, name: str) -> None:
         """Interrupt the running cell; the variables are kept."""
         interrupted = await self.session(name).interrupt()

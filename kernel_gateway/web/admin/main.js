@@ -7,8 +7,16 @@ import { Overview } from "./overview.js";
 import { Providers } from "./providers.js";
 import { Sessions } from "./sessions.js";
 import { Tenants } from "./tenants.js";
+import { Usage } from "./usage.js";
 
-const SECTIONS = { overview: Overview, providers: Providers, sessions: Sessions, tenants: Tenants, audit: Audit };
+const SECTIONS = {
+  overview: Overview,
+  providers: Providers,
+  sessions: Sessions,
+  tenants: Tenants,
+  usage: Usage,
+  audit: Audit,
+};
 /** seconds between two tries to reach a gateway that is gone */
 const RETRY = 3;
 const COMMAND = "kernel-gateway keys add NAME --role admin";

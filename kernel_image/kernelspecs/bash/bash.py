@@ -60,7 +60,7 @@ Publish = Callable[[str, str], None]
 
 
 class BashEnded(Exception):
-    """Bash has ended during a cell, so its state is lost. The argument is the exit status."""
+    """Bash has ended during a cell, so its state is lost. The argument is the return code."""
 
 
 class Text:
@@ -97,7 +97,7 @@ class Bash:
         """Start Bash in the kernel's working directory, with the kernel's environment.
 
         Args:
-            lost: called in another thread with the exit status, if Bash ends while no cell runs.
+            lost: called in another thread with the return code, if Bash ends while no cell runs.
         """
         self._code = _private(os.memfd_create("code"))
         self._last = _private(os.memfd_create("last"))
@@ -137,11 +137,7 @@ class Bash:
         with self._lock:
             os.close(self._ended)
             if not self._running:
-                lost(self._exit_status())
-
-    def _exit_status(self) -> int:
-        code = self._process.wait()
-        return code if code >= 0 else 128 - code
+                lost(self._process.returncode)
 
     def run(
         self, code: str, publish: Publish, env: Mapping[str, str] = MappingProxyType({}), *, keep: bool = True
@@ -254,7 +250,7 @@ class Bash:
                             self._running = False
                             return result
             elif self._alive in ready:
-                raise BashEnded(self._exit_status())
+                raise BashEnded(self._process.wait())
 
 
 def _private(descriptor: int) -> int:

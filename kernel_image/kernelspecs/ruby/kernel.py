@@ -38,7 +38,7 @@ PIPE = 64 * 1024
 
 
 class RubyEnded(Exception):
-    """Ruby has ended during a cell, so its state is lost. The argument is the exit status."""
+    """Ruby has ended during a cell, so its state is lost. The argument is the return code."""
 
 
 class Stream:
@@ -71,7 +71,7 @@ class Ruby:
         """Start Ruby in the kernel's working directory, with the kernel's environment.
 
         Args:
-            lost: called in another thread with the exit status, if Ruby ends while no cell runs.
+            lost: called in another thread with the return code, if Ruby ends while no cell runs.
         """
         requests, self._requests = os.pipe()
         self._answers, answers = os.pipe()
@@ -100,11 +100,7 @@ class Ruby:
         with self._lock:
             os.close(self._ended)
             if not self._running:
-                lost(self._exit_status())
-
-    def _exit_status(self) -> int:
-        code = self._process.wait()
-        return code if code >= 0 else 128 - code
+                lost(self._process.returncode)
 
     @property
     def running(self) -> bool:
@@ -139,7 +135,7 @@ class Ruby:
             self._running = False
             for stream in self._streams:
                 stream.read(tell, last=True)
-        raise RubyEnded(self._exit_status())
+        raise RubyEnded(self._process.wait())
 
     def _send(self, request: dict[str, Any]) -> None:
         left = memoryview(json.dumps(request).encode() + b"\n")

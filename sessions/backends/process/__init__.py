@@ -40,6 +40,8 @@ _PORT_ATTEMPTS = 20
 _PORTS = range(16384, 32768)
 #: consecutive ports of one kernel: one for each channel and the heartbeat
 _ROW = 5
+#: where kernels look for programs. As in the image, a kernel may be a program that is installed beside the interpreter
+_PATH = f"{Path(sys.executable).parent}:{os.defpath}"
 
 
 def _free_ports() -> int:
@@ -114,7 +116,7 @@ class ProcessBackend:
         self._workspaces = workspaces or self._root / "workspaces"
         self._kernels: set[ProcessHandle] = set()
         self.sleep = NoSleep()
-        self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters())
+        self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters(_PATH))
 
     @property
     def refusal(self) -> None:
@@ -195,8 +197,7 @@ class ProcessBackend:
                 stdout=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
-                # As in the image: a kernel may be a separate program that is installed beside the interpreter.
-                env={"PATH": f"{Path(sys.executable).parent}:{os.defpath}"},
+                env={"PATH": _PATH},
             )
         except OSError as error:
             shutil.rmtree(private, ignore_errors=True)

@@ -226,6 +226,23 @@ def test_the_limits_of_a_tenant_are_changed_and_taken_back(admin_page: AdminPage
     assert told()["sessions"] == 5
 
 
+# -- usage -----------------------------------------------------------------------------------------------------
+
+
+def test_the_use_of_tenants_is_shown_for_a_period(admin_page: AdminPage) -> None:
+    tenant = f"used-{secrets.token_hex(3)}"
+    key = admin_page.ask("POST", "/v1/admin/keys", json={"tenant": tenant}).json()["key"]
+    assert admin_page.ask("POST", "/v1/sessions/s/execute", key, json={"code": "print('x' * 9)"}).status_code == 200
+    admin_page.sign_in("usage")
+    row = admin_page.row("Usage", tenant)
+    expect(row).to_contain_text(re.compile("1.*10 B"))
+    form = admin_page.section.get_by_role("search")
+    form.get_by_label("From").fill("2001-01-01")
+    form.get_by_label("Until").fill("2001-02-01")
+    admin_page.press("Show")
+    expect(admin_page.section).to_contain_text("Nothing was used in this period.")
+
+
 # -- audit -----------------------------------------------------------------------------------------------------
 
 

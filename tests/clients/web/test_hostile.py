@@ -27,7 +27,7 @@ NAMES = [
     "constructor",
     "__proto__",
 ]
-SECTIONS = ("overview", "sessions", "tenants", "audit", "providers")
+SECTIONS = ("overview", "sessions", "tenants", "usage", "audit", "providers")
 WHEN = "2026-11-21T10:00:00Z"
 
 
@@ -37,6 +37,8 @@ def seem_hostile(admin_page: AdminPage) -> None:
     sessions = [session | {"tenant": name, "name": name, "memory_bytes": None, "executions": 1} for name in NAMES]
     sessions[0]["state"] = PAYLOAD
     admin_page.answer("v1/admin/sessions", {"sessions": sessions})
+    used = dict.fromkeys(("cells", "cell_seconds", "output_bytes", "memory_gib_hours", "disk_gib_hours"), 1)
+    admin_page.answer("v1/admin/usage*", {"tenants": [used | {"tenant": name} for name in NAMES]})
     nothing = {"used": 1, "max": None}
     alerts = [{"name": name, "severity": PAYLOAD, "summary": name, "action": name, "seconds": 1} for name in NAMES]
     state = {"ready": False, "trouble": {"code": PAYLOAD, "message": "x" * 300, "resolution": PAYLOAD}}

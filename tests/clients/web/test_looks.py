@@ -124,9 +124,10 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
     look_at("limits")
     admin_page.press("Cancel", page.get_by_role("dialog"))
 
-    admin_page.go("Audit")
-    expect(admin_page.rows("Executions").first).to_be_visible()
-    look_at("audit")
+    for section, table in (("Usage", "Usage"), ("Audit", "Executions")):
+        admin_page.go(section)
+        expect(admin_page.rows(table).first).to_be_visible()
+        look_at(section.lower())
 
 
 def test_unreadable_text_and_nameless_controls_would_be_found(admin_page: AdminPage) -> None:

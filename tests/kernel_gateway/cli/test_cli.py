@@ -21,7 +21,7 @@ import pytest
 
 from kernel_gateway.cli import COMMANDS, main, module_of, parser
 from kernel_gateway.cli.run import EXIT
-from kernel_gateway.cli.serve import sleep_line
+from kernel_gateway.cli.serve import sleep_text
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
 from sessions.backends.abilities import Ability
@@ -547,11 +547,12 @@ def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], without
 @pytest.mark.parametrize(
     ("on_idle", "on", "says"),
     [
-        ("auto", True, "sleep: on, asleep; 4096 MiB for all (`sleep_disk`)"),
-        ("auto", False, "sleep: off, asleep; until it is on, idle sessions are ended"),
-        ("sleep", False, "sleep: off, asleep; until it is on, idle sessions stay awake"),
+        ("auto", True, "on, asleep; 4096 MiB for all (`sleep_disk`)"),
+        ("auto", False, "off, asleep; until it is on, idle sessions are ended"),
+        ("sleep", False, "off, asleep; until it is on, idle sessions stay awake"),
+        ("end", True, None),
     ],
 )
-def test_the_banner_says_what_becomes_of_idle_sessions(on_idle: str, on: bool, says: str) -> None:  # noqa: FBT001
+def test_banner_and_log_say_what_becomes_of_idle_sessions(on_idle: str, on: bool, says: str | None) -> None:  # noqa: FBT001
     settings = Settings.model_validate({"on_idle": on_idle})
-    assert sleep_line(settings, Ability(on=on, detail="asleep")) == says
+    assert sleep_text(settings, Ability(on=on, detail="asleep")) == says

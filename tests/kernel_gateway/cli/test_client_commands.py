@@ -34,6 +34,9 @@ BYTES = bytes(range(256)) * 1000
 #: one call of each command
 CALLS = [
     ("sessions",),
+    ("executions", "list"),
+    ("executions", "show", "a"),
+    ("executions", "end", "a"),
     ("create",),
     ("end",),
     ("interrupt",),
@@ -93,6 +96,19 @@ def test_sessions_are_listed_with_language_and_state(out: Callable[..., str], ga
     gateway.execute(session, "1")
     lines = [line.split() for line in out("sessions").splitlines()]
     assert [line[:3] for line in lines if line[0] == session] == [[session, "python", "idle"]]
+
+
+def test_a_detached_cell_is_shown_and_ended_by_its_id(
+    out: Callable[..., str], fails: Callable[..., str], session: str
+) -> None:
+    code = "import time; print('begun', flush=True); time.sleep(60)"
+    execution = out("run", "-s", session, "--detach", "-c", code).strip()
+    assert [execution] == [line.split()[0] for line in out("executions", "list", "-s", session).splitlines()]
+    until(lambda: out("executions", "show", "-s", session, execution) == "begun\n[running]\n")
+    assert json.loads(out("executions", "show", "-s", session, execution, "--json"))["id"] == execution
+    assert out("executions", "end", "-s", session, execution) == ""
+    until(lambda: out("executions", "list", "-s", session).split()[-1] == "interrupted")
+    assert fails("executions", "show", "-s", session, "none").startswith("SB050")
 
 
 def test_sessions_are_listed_as_json(out: Callable[..., str], gateway: Gateway, session: str) -> None:

@@ -113,7 +113,11 @@ def test_an_invalid_body_starts_no_kernel(gateway: Gateway, body: str) -> None:
 def test_a_kernel_may_be_asked_for_by_its_id(gateway: Gateway) -> None:
     wanted = str(uuid.uuid4())
     for _ in range(2):
-        assert gateway.call("POST", "/api/kernels", json={"kernel_id": wanted}).json()["id"] == wanted
+        for body in ({"kernel_id": wanted}, {"kernel_id": wanted, "name": "python3"}):
+            assert gateway.call("POST", "/api/kernels", json=body).json()["id"] == wanted
+    other = gateway.call("POST", "/api/kernels", json={"kernel_id": wanted, "name": "bash"})
+    assert message_of(other) == (409, "SB012")
+    assert gateway.call("GET", f"/api/kernels/{wanted}").json()["name"] == "python3"
     gateway.call("DELETE", f"/api/kernels/{wanted}")
 
 

@@ -188,15 +188,18 @@ def test_after_the_gateway_was_killed_an_execution_is_found_with_what_is_known_o
     with gateways.gateway("process", state_dir=str(tmp_path)) as serving:
         after = shown(serving, over)
         assert after == before | {"outputs": [], "outputs_kept": False}
-        assert [each["status"] for each in listed(serving, "s")] == ["unknown", "unknown", "done"]
-        for path in (running, queued):
-            found = shown(serving, path)
-            assert (found["error"]["code"], found["created_at"], found["outputs_kept"]) == ("SB030", None, False)
-            assert failure(serving.call("DELETE", path)) == (409, "SB030")
-        body = {"code": "1", "wait": False, "idempotency_key": "k"}
-        assert failure(serving.call("POST", "/v1/sessions/s/execute", json=body)) == (409, "SB030")
+        assert [each["status"] for each in listed(serving, "s")] == ["not_run", "unknown", "done"]
+        found = shown(serving, running)
+        assert (found["error"]["code"], found["created_at"], found["outputs_kept"]) == ("SB030", None, False)
+        assert failure(serving.call("DELETE", running)) == (409, "SB030")
+        found = shown(serving, queued)
+        assert (found["error"]["code"], found["outputs_kept"]) == ("SB028", True)
+        assert "did not run" in found["error"]["message"]
+        assert serving.call("DELETE", queued).status_code == HTTPStatus.NO_CONTENT
+        assert submit(serving, "s", "1", idempotency_key="k") == queued
+        assert ended(serving, queued)["result"]["state"] == "lost"
         assert serving.call("DELETE", over).status_code == HTTPStatus.NO_CONTENT
-        assert serving.execute("s", "1")["state"] == "lost"
+        assert serving.execute("s", "1")["status"] == "ok"
 
 
 def test_the_executions_of_a_session_end_with_it(gateway: Gateway, session: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import signal
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from structlog.testing import capture_logs
 from tornado.websocket import websocket_connect
 
 from sessions.model.tasks import spawn
-from sessions.store.records import read
+from sessions.store.records import Begin, read
 from tests import gateways
 from tests.gateways import KEYS, Gateway, text_of
 from tests.kernel_gateway.calls import until
@@ -74,11 +75,14 @@ def bearer(key: str) -> dict[str, str]:
     return {"Authorization": f"Bearer {key}"}
 
 
-def test_a_request_with_a_key_of_the_settings_has_no_key_id(gateway: Gateway, session: str) -> None:
+def test_a_key_of_the_settings_has_an_id_in_log_and_audit(gateway: Gateway, session: str) -> None:
     name = f"settings-{session}"
-    gateway.call("GET", "/v1/sessions", headers={"X-Request-Id": name})
+    gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": "1"}, headers={"X-Request-Id": name})
     (line,) = until(lambda: lines(gateway, event="request", request_id=name))
-    assert (line["key_id"], line["tenant"]) == (None, "alice")
+    key_id = f"s-{hashlib.sha256(KEYS['alice'].encode()).hexdigest()[:8]}"
+    assert (line["key_id"], line["tenant"]) == (key_id, "alice")
+    begun = (record.what for record in read(gateway.state_dir / "audit.db") if isinstance(record.what, Begin))
+    assert [begin.key_id for begin in begun if begin.request_id == name] == [key_id]
 
 
 def test_each_cell_has_the_id_of_its_own_request(gateway: Gateway, session: str) -> None:

@@ -289,3 +289,17 @@ async def test_files_are_left_to_the_next_gateway_which_deletes_those_of_no_sess
     assert (tmp_path / "kept" / "a").read_text() == "content"
     await second.close()
     assert not os.path.exists(tmp_path), "the end of all sessions"  # noqa: ASYNC240, PTH110 - fast
+
+
+async def test_a_language_is_listed_only_if_its_kernels_find_its_interpreter(
+    temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = temporary / "own"
+    own.mkdir()
+    (own / "ruby").write_text("#!/bin/sh\necho of the gateway alone\n")
+    (own / "ruby").chmod(0o755)
+    monkeypatch.setenv("PATH", str(own), prepend=os.pathsep)
+    backend = ProcessBackend()
+    assert backend.inventory.packages.get("ruby") != "of the gateway alone"
+    assert "bash" in backend.inventory.packages
+    await backend.close()

@@ -493,6 +493,14 @@ async def test_a_directory_outside_or_an_unknown_language_creates_no_session(wor
     assert (await sandbox.create_session("python", "/tmp/x")).spec.cwd == "/tmp/x"
 
 
+@pytest.mark.parametrize("cwd", ["file", "/home/user/file", "file/below"])
+async def test_a_session_does_not_start_in_a_file(world: World, sandbox: Sandbox, cwd: str) -> None:
+    await write(sandbox, "file")
+    with pytest.raises(InvalidRequest, match="no directory"):
+        await sandbox.create_session("python", cwd)
+    assert (sandbox.sessions(), world.backend.asked) == ([], 1)
+
+
 async def test_a_session_that_does_not_start_leaves_the_sandbox_unchanged(world: World, sandbox: Sandbox) -> None:
     await write(sandbox, "a")
     world.backend.refuses = StartFailed()

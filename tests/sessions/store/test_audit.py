@@ -231,7 +231,7 @@ def test_a_locked_database_does_not_block_the_event_loop(audit: Audit, path: Pat
 
 def test_an_execution_takes_no_more_than_is_counted_for_it_however_long_its_names(path: Path) -> None:
     key, number = SessionKey("t" * 64, "s" * 64), 5000
-    longest = Asker(key_id="k" * 8, address=":".join(["ffff"] * 8), dialect="agentrun", request_id="r" * 64)
+    longest = Asker(key_id="k" * 10, address=":".join(["ffff"] * 8), dialect="agentrun", request_id="r" * 64)
     end = End(outcome="interrupted", duration_ms=123456.789, error="SB005", output_bytes=10**9, memory=10**12)
     with closing(Audit(path)) as audit:
         for _ in range(number):

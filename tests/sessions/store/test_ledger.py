@@ -193,14 +193,14 @@ def test_idempotency_keys_are_kept_until_their_session_ends(path: Path) -> None:
     first = Ledger(path)
     first.keep(SESSION)
     for key in ("a", "b"):
-        first.idempotency_keys(KEY).add(key, key.encode())
-    first.idempotency_keys(SessionKey("acme", "other")).add("a", b"x")
+        first.idempotency_keys(KEY).add(key, key.encode(), b"waits")
+    first.idempotency_keys(SessionKey("acme", "other")).add("a", b"x", b"waits")
     first.idempotency_keys(KEY).forget("b")
     second = reopened(path)
-    assert second.idempotency_keys(KEY).all() == {"a": Asked(b"a")}
+    assert second.idempotency_keys(KEY).all() == {"a": Asked(b"a", b"waits")}
     second.end(KEY, "")
     assert second.idempotency_keys(KEY).all() == {}
-    assert second.idempotency_keys(SessionKey("acme", "other")).all() == {"a": Asked(b"x")}
+    assert second.idempotency_keys(SessionKey("acme", "other")).all() == {"a": Asked(b"x", b"waits")}
     first.close()
     second.close()
 
@@ -210,18 +210,19 @@ def test_the_end_of_an_execution_is_kept_with_its_key_and_is_deleted_with_it(pat
     ledger.keep(SESSION)
     keys = ledger.idempotency_keys(KEY)
     for key in ("b", "a", "c"):
-        keys.add(key, b"digest")
+        keys.add(key, b"digest", b"waits")
         keys.end(key, key.encode())
     keys.forget("a")
-    keys.add("a", b"again")
+    keys.add("a", b"again", b"waits")
+    keys.sends("a")
     assert list(reopened(path).idempotency_keys(KEY).all().items()) == [
         ("b", Asked(b"digest", b"b")),
         ("c", Asked(b"digest", b"c")),
         ("a", Asked(b"again")),
     ]
     ledger.end(KEY, "")
-    keys.add("b", b"digest")
-    assert keys.all() == {"b": Asked(b"digest")}
+    keys.add("b", b"digest", b"waits")
+    assert keys.all() == {"b": Asked(b"digest", b"waits")}
     ledger.close()
 
 

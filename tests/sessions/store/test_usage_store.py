@@ -58,6 +58,24 @@ def test_cells_are_counted_from_the_audit_at_their_end(tmp_path: Path, clock: Cl
     assert usage_of(tmp_path, clock.now + 1, None) == []
 
 
+def test_a_report_reads_only_the_cells_of_its_period(tmp_path: Path, clock: Clock) -> None:
+    steps = dict.fromkeys(("all", "last"), 0)
+    with closing(Audit(tmp_path / "audit.db", clock)) as audit:
+        for _ in range(500):
+            ran(audit, "acme", End(outcome="ok", duration_ms=1.0, output_bytes=1))
+            clock.passes(1)
+    for period, since in (("all", 0.0), ("last", clock.now - 5)):
+        with closing(sqlite3.connect(tmp_path / "audit.db")) as database:
+
+            def count(which: str = period) -> None:
+                steps[which] += 1
+
+            database.set_progress_handler(count, 10)
+            asked = {"since": since, "until": clock.now, "unsent": UNSENT, "refused": REFUSED}
+            assert database.execute(usage_store._CELLS, asked).fetchone()[1] == (500 if period == "all" else 5)
+    assert steps["last"] < steps["all"] / 20
+
+
 def test_memory_and_disk_are_counted_by_the_hour_and_survive_a_restart(tmp_path: Path, clock: Clock) -> None:
     held = Held({"acme": 512 * MIB}, {"acme": 256 * MIB, "beta": MIB})
     for _ in range(2):

@@ -465,7 +465,7 @@ async def test_executions_are_found_by_their_id_with_what_is_known_of_their_end(
         known = {each.id: each for each in session.runs.newest_first()}
         assert list(known) == [each.id for each in (queued, cancelled, running, refused, done)]
         assert {name: each.progress for name, each in known.items()} == {
-            queued.id: Progress.UNKNOWN,
+            queued.id: Progress.NOT_RUN,
             cancelled.id: Progress.NOT_RUN,
             running.id: Progress.UNKNOWN,
             done.id: Progress.DONE,
@@ -474,12 +474,15 @@ async def test_executions_are_found_by_their_id_with_what_is_known_of_their_end(
         assert known[done.id].end == done.end
         assert not known[done.id].outputs_kept
         assert [type(known[each.id].error) for each in (queued, cancelled, refused)] == [
-            OutcomeUnknown,
+            ShuttingDown,
             ExecutionCancelled,
             SessionNotFound,
         ]
-        with pytest.raises(OutcomeUnknown):  # its cell may be the one that still runs, or not
-            session.runs.interrupt(queued.id)
+        assert known[queued.id].asked_at == queued.asked_at
+        assert isinstance(known[running.id].error, OutcomeUnknown)
+        with pytest.raises(OutcomeUnknown):  # its cell may still run
+            session.runs.interrupt(running.id)
+        session.runs.interrupt(queued.id)
         session.runs.interrupt(done.id)
         assert session.in_use  # the cell of the earlier gateway still runs
         await session.interrupt()

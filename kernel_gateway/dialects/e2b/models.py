@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -25,6 +26,8 @@ ENVD_VERSION = "0.5.7"
 LIFETIME = 300
 #: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
+#: host that servers of a sandbox are told
+_REQUEST_HOST = re.compile(r"(?:[A-Za-z0-9._:\[\]-]|\$\{PORT\}){0,300}")
 _MIB = 1024**2
 #: seconds
 Seconds = Annotated[int, Field(ge=0)]
@@ -72,11 +75,19 @@ class NewSandbox(Body):
             idle_timeout=0.0,
             lifetime=max(1.0, lifetime(self.timeout, settings)),  # 0 would mean no limit
             auto_pause=bool(self.autoPause),
+            public_ports=(self.network or {}).get("allowPublicTraffic") is not False,
+            request_host=self._request_host(),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
             secret=new_secret(),
             key_id=key_id,
         )
+
+    def _request_host(self) -> str:
+        host = (self.network or {}).get("maskRequestHost") or ""
+        if not isinstance(host, str) or not _REQUEST_HOST.fullmatch(host):
+            raise InvalidRequest("maskRequestHost is no host", field="network.maskRequestHost")
+        return host
 
     def _refuse_what_is_not_there(self) -> None:
         reasons = {

@@ -41,6 +41,7 @@ from kernel_gateway.setting_types import (
     Tenants,
 )
 from sessions.model.errors import InvalidRequest
+from sessions.model.kernelspecs import USUAL_IMAGE
 from sessions.model.tenant_limits import OwnLimits, at_most
 from sessions.model.values import CPUS_MIN, PROCESSES_MIN, Limits
 from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
@@ -112,7 +113,7 @@ class Settings(BaseSettings):
         "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
     )
     runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
-    image: str = _place("kernel-gateway/python:latest", description="the kernels' image")
+    image: str = _place(USUAL_IMAGE, description="the kernels' image")
     images: Names = _place(
         [], description="further images that a session may ask for, with commas; without any, all sessions have `image`"
     )

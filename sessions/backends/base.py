@@ -35,7 +35,7 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     #: workspace of the session, which all its kernels use one after the other. None means a new workspace.
     workspace: str | None = None
-    #: working directory, relative to the workspace; an absolute path lies in `/tmp`
+    #: working directory, relative to the workspace or absolute
     cwd: str = ""
     #: whether other containers use the workspace too and share its `/tmp`
     shared: bool = False

@@ -95,9 +95,17 @@ def _relative(names: list[str]) -> str:
     return "/".join([".", *names] if names and names[0] in TILDES else names)
 
 
-def seen_path(path: str) -> str:
-    """Return the path that processes in the sandbox use for a result of `sandbox_path`."""
-    return path if path.startswith("/") else f"{HOMES[0]}/{path.removeprefix('./')}".rstrip("/")
+def seen_path(path: str, asked: str = "") -> str:
+    """Return the path that processes in the sandbox use for a result of `sandbox_path`.
+
+    Args:
+        path: the result of `sandbox_path`.
+        asked: path that a client has asked for. If it begins with one of `HOMES`, the returned path does, too.
+    """
+    if path.startswith("/"):
+        return path
+    home = next((home for home in HOMES if f"{asked.rstrip('/')}/".startswith(f"{home}/")), HOMES[0])
+    return f"{home}/{path.removeprefix('./')}".rstrip("/")
 
 
 def entry_path(path: str) -> str:

@@ -84,7 +84,7 @@ class Kernel:
         """Start a kernel and wait for its first answer.
 
         Raises:
-            InvalidRequest: when the client asked for an image that lacks the kernel's program.
+            InvalidRequest: when the client asked for an image or a language, and the image lacks the kernel's program.
             StartFailed: when the kernel ended or did not answer. Then nothing of it is left.
             BackendUnavailable: when the engine does not answer.
         """
@@ -135,7 +135,7 @@ class Kernel:
         """Wait until the kernel answers.
 
         Raises:
-            InvalidRequest: when the client asked for an image that lacks the kernel's program.
+            InvalidRequest: when the client asked for an image or a language, and the image lacks the kernel's program.
             StartFailed: when the kernel ended or did not answer in time.
         """
         ready = spawn(self.connection.ready(), "kernel ready")
@@ -143,8 +143,9 @@ class Kernel:
             await asyncio.wait({ready, self._exit}, timeout=START_TIMEOUT, return_when=asyncio.FIRST_COMPLETED)
             if self._exit.done():
                 ended = self._exit.result()
-                if self.launch.image and ended.code == NO_PROGRAM:
-                    raise self.launch.kernelspec.missing_from(self.launch.image)
+                spec, image = self.launch.kernelspec, self.launch.image
+                if ended.code == NO_PROGRAM and (image or spec.image):  # else the operator's mistake, not the client's
+                    raise spec.missing_from(image)
                 raise StartFailed(ended.at_start(self.launch.kernelspec.display_name))
             if not ready.done():
                 raise StartFailed(f"the kernel did not answer within {START_TIMEOUT:.0f} s")

@@ -50,6 +50,8 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.values import MEMORY_MIN, Limits
 
 _MIB = 1024**2
+#: the usual image: it has all languages but those that name another one
+USUAL_IMAGE = "kernel-gateway/python:latest"
 #: A kernel whose limit of memory is below these bytes imports no modules ahead of need: the usual ones take 130 MiB.
 PRELOAD_MEMORY = 384 * _MIB
 
@@ -136,12 +138,12 @@ class KernelSpec:
         """Return the error of a client that asks for this language in an image that lacks it.
 
         Args:
-            image: the image that the client asked for. Empty means the usual image.
+            image: the image that the client asked for. Empty means the image that the operator has set.
         """
         if self.image:
             other = f"; the image {self.image} has it, which the operator can set (`image`) or offer (`images`)"
         else:
-            other = "; the usual image has it" if image else ""
+            other = f"; the usual image ({USUAL_IMAGE}) has it"
         where = f"in the image {image}" if image else "here"
         return InvalidRequest(
             f"{self.display_name} is not installed {where}{other}", field="language", language=self.name

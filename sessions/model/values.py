@@ -211,7 +211,7 @@ class SessionSpec:
     idle_timeout: float = 300.0
     #: seconds that any cell may run, including cells without their own timeout
     max_execute_timeout: float = 600.0
-    #: directory in which its kernels start, relative to the workspace, or below `/tmp`; made if absent
+    #: directory in which its kernels start, relative to the workspace, or absolute; made if absent and allowed
     cwd: str = ""
     #: workspace of the sandbox that the session belongs to. None means that the session has a workspace of its own.
     workspace: str | None = None
@@ -262,6 +262,12 @@ class SandboxSpec:
     request_host: str = ""
     #: age of the sandbox in seconds when it was paused. None means that it is not paused.
     paused_at: float | None = None
+    #: seconds that a paused sandbox lives on when a use has woken it. 0 means that no use wakes it, only a resume.
+    wake_lifetime: float = 0.0
+    #: image of its containers, among those that the operator allows. Empty means the backend's usual image.
+    image: str = ""
+    #: what else its client has asked for, which only the client's dialect reads
+    asked: Mapping[str, Any] = field(default_factory=dict)
 
 
 class StateChange(StrEnum):

@@ -85,6 +85,8 @@ class Pausing:
 
     async def _freeze(self) -> None:
         async with self._turn:
+            if not self.paused:  # resumed before this turn
+                return
             for cut in list(self.connections):  # this interrupts the cells of these clients
                 cut()
             loop = asyncio.get_running_loop()
@@ -94,7 +96,7 @@ class Pausing:
             await self._change_containers(lambda container: container.pause())
 
     async def resume(self, lifetime: float) -> None:
-        """Let the sandbox continue for `lifetime` seconds from now on.
+        """Let the sandbox continue for `lifetime` seconds from now on. One that runs already is not changed.
 
         Raises:
             BackendUnavailable: when the engine does not answer; the sandbox is still paused.
@@ -102,8 +104,9 @@ class Pausing:
             LedgerUnavailable: when the end of the pause cannot be recorded.
         """
         async with self._turn:  # after a pause that has just begun
-            await self._change_containers(lambda container: container.resume())
-        self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
+            if self.paused:  # several uses may wake it at once
+                await self._change_containers(lambda container: container.resume())
+                self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
 
     async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""

@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from sessions.backends.base import KernelHandle, Launch
-from sessions.guest.paths import sandbox_path
+from sessions.guest.paths import directory_path
 from sessions.guest.tools import responds_within
 from sessions.model.errors import LedgerUnavailable, NotInitialized, SessionClosed, SessionError, SessionNotFound
 from sessions.model.kernelspecs import KernelSpec
@@ -64,7 +64,9 @@ class Sandbox(Owner):
         self.spec = spec
         self.workspace = record.workspace if record else uuid.uuid4().hex
         #: order to start its own container
-        self.launch = Launch(NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant)
+        self.launch = Launch(
+            NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant, image=spec.image
+        )
         #: why files of clients were lost. None means that no files were lost.
         self.loss: str | None = record.loss if record else None
         #: the container that an earlier gateway has left. None means that there was none, or that it was taken over.
@@ -89,6 +91,21 @@ class Sandbox(Owner):
 
     # -- its own container ----------------------------------------------------------------------------------
 
+    async def wake(self) -> None:
+        """Resume the sandbox if it is paused and its client wants that any use wakes it. Otherwise change nothing.
+
+        Raises:
+            NotInitialized: when the gateway was restarted and has not taken its sandboxes over yet.
+            SessionError: as in `Pausing.resume`.
+        """
+        if self.pausing.paused and self.spec.wake_lifetime:
+            self._require_taken_over()
+            await self.pausing.resume(self.spec.wake_lifetime)
+
+    def _require_taken_over(self) -> None:
+        if self.left_container is not None:
+            raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
+
     async def ensure_container(self) -> KernelHandle:
         """Return its own container, and start one if there is none. Concurrent callers get the same container.
 
@@ -98,8 +115,7 @@ class Sandbox(Owner):
         """
         if self.closed:
             raise SessionClosed("the sandbox was ended")
-        if self.left_container is not None:
-            raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
+        self._require_taken_over()
         self.pausing.check()
         if self._container is not None:
             return self._container
@@ -220,15 +236,15 @@ class Sandbox(Owner):
         raise SessionNotFound(f"the sandbox has no session {name[:64]!r}", session=name[:64])
 
     async def create_session(self, language: str, cwd: str) -> Session:
-        """Make a session on the sandbox's workspace, and start its kernel in a directory of the workspace.
+        """Make a session on the sandbox's workspace, and start its kernel in any directory of its container.
 
         Raises:
-            InvalidRequest: when the directory is not allowed.
+            InvalidRequest: when the directory is no text, or too long.
             SessionError: as in `Registry.create`.
         """
         with self._activity.use():
             key = SessionKey(self.key.tenant, str(uuid.uuid4()))
-            return await self._registry.create(key, self._session_spec(language, sandbox_path(cwd)))
+            return await self._registry.create(key, self._session_spec(language, directory_path(cwd)))
 
     async def default_session(self, language: str) -> Session:
         """Return the session for requests that name only a language. It is made on first use.
@@ -253,7 +269,9 @@ class Sandbox(Owner):
             raise SessionClosed("the sandbox was ended")
         self.pausing.check()
         of = self.spec
-        return SessionSpec(language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, self.workspace)
+        return SessionSpec(
+            language, self.limits, of.env, of.idle_timeout, of.max_execute_timeout, cwd, self.workspace, of.image
+        )
 
     # -- its end --------------------------------------------------------------------------------------------
 

@@ -33,11 +33,16 @@ DEPTH_MAX = 16
 DIRECTORY_MODE = "0755"
 
 
-def entry_model(entry: Entry) -> dict[str, Any]:
-    """Return an entry of a directory as clients see it."""
+def entry_model(entry: Entry, asked: str) -> dict[str, Any]:
+    """Return an entry of a directory as clients see it.
+
+    Args:
+        entry: the entry.
+        asked: path that the client has asked for.
+    """
     kept = {name: entry[name] for name in ("name", "size", "mode", "permissions", "owner", "group")}
     kind = "symlink" if entry["type"] == "link" else entry["type"]
-    return kept | {"type": kind, "path": seen_path(entry["path"]), "modifiedTime": rfc3339(entry["modified"])}
+    return kept | {"type": kind, "path": seen_path(entry["path"], asked), "modifiedTime": rfc3339(entry["modified"])}
 
 
 def mode_of(text: str) -> int:
@@ -66,7 +71,7 @@ class FileHandler(AgentRunHandler):
             told = {"content": content.decode(), "encoding": "utf-8"}
         except UnicodeDecodeError:
             told = {"content": base64.b64encode(content).decode(), "encoding": "base64"}
-        self.finish_json(entry_model(entry) | told)
+        self.finish_json(entry_model(entry, path) | told)
 
     async def post(self, sandbox_id: str) -> None:
         """Write a file."""
@@ -105,7 +110,7 @@ class DirectoryHandler(AgentRunHandler):
         """List a directory."""
         path = self.path_argument("")
         listing = await workspace.list_files(self.sandbox(sandbox_id), path, self.number("depth", 1, DEPTH_MAX))
-        entries = [entry_model(entry) for entry in listing.entries]
+        entries = [entry_model(entry, path) for entry in listing.entries]
         self.finish_json({"path": path or seen_path(""), "entries": entries, "truncated": listing.truncated})
 
 
@@ -115,7 +120,7 @@ class StatHandler(AgentRunHandler):
     async def get(self, sandbox_id: str) -> None:
         """Describe an entry."""
         path = self.path_argument()
-        entry = entry_model(await workspace.stat_file(self.sandbox(sandbox_id), path))
+        entry = entry_model(await workspace.stat_file(self.sandbox(sandbox_id), path), path)
         self.finish_json({**entry, "entry": entry})
 
 
@@ -127,7 +132,7 @@ class MakeDirectoryHandler(AgentRunHandler):
         body = self.body(MakeDirectory)
         mode = mode_of(body.mode or DIRECTORY_MODE)
         entry = await workspace.make_directory(self.sandbox(sandbox_id), body.path, mode, parents=body.parents)
-        self.finish_json({"entry": entry_model(entry)})
+        self.finish_json({"entry": entry_model(entry, body.path)})
 
 
 class MoveHandler(AgentRunHandler):
@@ -137,7 +142,7 @@ class MoveHandler(AgentRunHandler):
         """Move an entry. A repeated move changes nothing."""
         body = self.body(Move)
         entry = await workspace.move_file(self.sandbox(sandbox_id), body.source, body.destination)
-        self.finish_json({"entry": entry_model(entry)})
+        self.finish_json({"entry": entry_model(entry, body.destination)})
 
 
 class RemoveHandler(AgentRunHandler):

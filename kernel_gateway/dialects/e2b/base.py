@@ -18,8 +18,11 @@ from sessions.model.errors import ConnectionFailed, InvalidRequest, SandboxNotFo
 from sessions.model.values import SessionKey
 from sessions.sandbox.sandbox import Sandbox
 
-#: name of the only user of a sandbox, as clients know it
-USER = "user"
+#: names of the only user of a sandbox, as clients know it. There is no root: what a client runs as root runs as this
+#: user, to whom all files of the sandbox belong, and what only root may do fails in the sandbox
+USERS = ("user", "root")
+#: version of E2B's `envd` that clients find here. From it they know that uploads may be octet-streams and gzip
+ENVD_VERSION = "0.5.7"
 #: texts that clients search for in a message. Source: `e2b` 2.63, `e2b/exceptions.py`
 NOT_FOUND = "The sandbox was not found"
 NOT_OPEN = "The sandbox is running but port is not open"
@@ -61,6 +64,14 @@ class SandboxHandler(BaseHandler):
     #: functions that close the connections of the sandbox's clients when the sandbox is paused
     _among: set[Callable[[], None]] | None = None
 
+    async def prepare(self) -> None:
+        """Check the request, and wake the sandbox if it is paused and its client wants that."""
+        super().prepare()
+        if hasattr(self, "sandbox"):  # not so for a preflight
+            await self.sandbox.wake()
+            self._among = self.sandbox.pausing.connections
+            self._among.add(self.http.close)
+
     def authenticate(self) -> Caller:
         """Return the owner of the sandbox. The answer to a wrong token is the same as for a missing sandbox.
 
@@ -95,15 +106,14 @@ class SandboxHandler(BaseHandler):
         """Return a sandbox and its owner, after its token or signature was checked.
 
         Raises:
-            SandboxNotFound: when the sandbox's key was revoked, its time is over, or it is paused.
+            SandboxNotFound: when the sandbox's key was revoked, its time is over, or it is paused and no use wakes it.
         """
         caller = Caller(sandbox.key.tenant, key_id=sandbox.spec.key_id)
         if not self.gateway.keys.is_still_valid(caller):
             raise SandboxNotFound(NOT_FOUND)
         present = self.gateway.sandboxes.get(sandbox.key)
-        present.pausing.check()
-        self._among = present.pausing.connections
-        self._among.add(self.http.close)
+        if not present.spec.wake_lifetime:
+            present.pausing.check()
         return present, caller
 
     def on_finish(self) -> None:
@@ -157,7 +167,7 @@ class EnvdHandler(SandboxHandler):
     """A request to a sandbox's service for files and commands."""
 
     def check_user(self) -> None:
-        """Check the user that the client wants to act as. A sandbox has only one user.
+        """Check the user that the client wants to act as. A sandbox has only one user; see `USERS`.
 
         Raises:
             InvalidRequest: when the client names another user.
@@ -169,8 +179,9 @@ class EnvdHandler(SandboxHandler):
                 named = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")[0]
             except ValueError:
                 raise InvalidRequest("the user in the header Authorization cannot be read", field="username") from None
-        if named not in {"", USER}:
-            raise InvalidRequest(f"there is no user {named[:64]!r} in a sandbox here, only {USER!r}", field="username")
+        if named not in {"", *USERS}:
+            known = f"only {USERS[0]!r}, who is also {USERS[1]!r}"
+            raise InvalidRequest(f"there is no user {named[:64]!r} in a sandbox here, {known}", field="username")
 
 
 class InterpreterHandler(SandboxHandler, JsonHandler):

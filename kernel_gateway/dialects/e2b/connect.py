@@ -49,9 +49,9 @@ def error_of(failure: SessionError, status: HTTPStatus) -> dict[str, Any]:
 class UnaryHandler(EnvdHandler, JsonHandler):
     """A call with one answer."""
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Check the request and its user."""
-        super().prepare()
+        await super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
 
@@ -113,9 +113,9 @@ class Envelopes:
 class StreamHandler(EnvdHandler):
     """A call whose answer is a stream. A failure is sent in the last message of the stream."""
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Check the request and its user."""
-        super().prepare()
+        await super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
 

@@ -32,9 +32,13 @@ class ContextBase(InterpreterHandler):
     """Base of the handlers for contexts."""
 
     def defaults(self) -> dict[str, str]:
-        """Return the language of each default context that is always listed, by the context's id."""
-        known = {spec.name for spec in self.gateway.specs.all}
-        return {self.sandbox.default_name(language): language for language in LISTED if language in known}
+        """Return the language of each default context that is always listed, by the context's id.
+
+        A language that the usual image lacks is not listed.
+        """
+        inventory = self.gateway.inventory()
+        there = {spec.name for spec in self.gateway.specs.all if inventory is None or inventory.version(spec)}
+        return {self.sandbox.default_name(language): language for language in LISTED if language in there}
 
     async def context(self, context_id: str) -> Session:
         """Return a context. Start a default context that was not used yet.

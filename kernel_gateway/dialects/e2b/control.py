@@ -8,18 +8,22 @@ import hashlib
 import secrets
 from dataclasses import replace
 from http import HTTPStatus
+from typing import ClassVar
 
 from kernel_gateway.dialects.e2b.base import ControlHandler
 from kernel_gateway.dialects.e2b.lists import ListQuery
 from kernel_gateway.dialects.e2b.models import (
     Connect,
+    NetworkChange,
     NewSandbox,
     Refresh,
     Timeout,
     access_model,
+    asked_of,
     lifetime,
     sandbox_model,
 )
+from kernel_gateway.dialects.e2b.templates import NO_BUILDS
 from kernel_gateway.dialects.e2b.tokens import new_secret
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.identity.auth import Caller
@@ -175,11 +179,33 @@ class RefreshHandler(TimeoutHandler):
         self.let_live(sandbox_id, self.body(Refresh).duration, at_least=True)
 
 
+class NetworkHandler(ControlHandler):
+    """`/sandboxes/{id}/network`."""
+
+    def put(self, sandbox_id: str) -> None:
+        """Accept rules that hold already, because the sandbox has no network. Refuse others."""
+        body, sandbox = self.body(NetworkChange), self.sandbox(sandbox_id)
+        body.check()
+        sandbox.amend(asked=asked_of(body, body.allow_internet_access))
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
 class UnsupportedHandler(ControlHandler):
     """Paths of E2B's control plane that this gateway does not support."""
+
+    #: why, by a name in the path
+    reasons: ClassVar[dict[str, str]] = {
+        "fork": "sandboxes cannot be forked here",
+        "snapshots": "sandboxes have no snapshots here; a pause keeps memory and files",
+        "templates": NO_BUILDS,
+        "volumes": "nothing can be mounted into sandboxes here",
+        "secrets": "sandboxes get no secrets here, because they reach nothing that would want them",
+    }
 
     def prepare(self) -> None:
         """Check the key, and refuse every method."""
         super().prepare()
         if not self.gateway.origins.is_preflight(self.request):
-            raise NotSupported(f"{self.request.path[:100]}: this gateway has no such call of E2B's API")
+            names = self.request.path.split("/")
+            told = (reason for name, reason in self.reasons.items() if name in names)
+            raise NotSupported(next(told, f"{self.request.path[:100]}: this gateway has no such call of E2B's API"))

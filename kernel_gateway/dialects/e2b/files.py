@@ -31,9 +31,9 @@ class FilesHandler(EnvdHandler, UploadHandler):
     #: bytes of the current file that have arrived
     _size = 0
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Check the request, and prepare an upload. Its body arrives afterwards."""
-        super().prepare()
+        await super().prepare()
         if hasattr(self, "sandbox"):  # not so for a preflight
             self.check_user()
             if self.request.method == "POST":
@@ -121,5 +121,5 @@ class FilesHandler(EnvdHandler, UploadHandler):
         """Finish the upload and describe the files."""
         self.check_upload()
         await self.file_ends()
-        seen = [seen_path(entry_path(path)) for path in self.paths]
+        seen = [seen_path(entry_path(path), path) for path in self.paths]
         self.finish_json([{"name": path.rsplit("/", 1)[-1], "path": path, "type": "file"} for path in seen])

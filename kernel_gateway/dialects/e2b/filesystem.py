@@ -38,12 +38,17 @@ class Move(Body):
     destination: str = ""
 
 
-def entry_model(entry: Entry) -> dict[str, Any]:
-    """Return an entry as clients see it. The size is a text, as JSON of Protobuf writes 64-bit numbers."""
+def entry_model(entry: Entry, asked: str) -> dict[str, Any]:
+    """Return an entry as clients see it. The size is a text, as JSON of Protobuf writes 64-bit numbers.
+
+    Args:
+        entry: the entry.
+        asked: path that the client has asked for.
+    """
     kept = {name: entry[name] for name in ("name", "mode", "permissions", "owner", "group")}
     return kept | {
         "type": TYPES.get(entry["type"], "FILE_TYPE_UNSPECIFIED"),
-        "path": seen_path(entry["path"]),
+        "path": seen_path(entry["path"], asked),
         "size": str(entry["size"]),
         "modifiedTime": rfc3339(entry["modified"], "microseconds"),
     }
@@ -54,8 +59,8 @@ class StatHandler(UnaryHandler):
 
     async def post(self) -> None:
         """Describe an entry."""
-        entry = await workspace.stat_file(self.sandbox, self.body(OnePath).path)
-        self.finish_json({"entry": entry_model(entry)})
+        path = self.body(OnePath).path
+        self.finish_json({"entry": entry_model(await workspace.stat_file(self.sandbox, path), path)})
 
 
 class ListHandler(UnaryHandler):
@@ -69,7 +74,7 @@ class ListHandler(UnaryHandler):
         listing = await workspace.list_files(self.sandbox, body.path, body.depth or 1)
         if listing.truncated:  # an answer has no field that could report this
             raise TooLarge(f"the directory has more entries than a list may have; {len(listing.entries)} would be told")
-        self.finish_json({"entries": [entry_model(entry) for entry in listing.entries]})
+        self.finish_json({"entries": [entry_model(entry, body.path) for entry in listing.entries]})
 
 
 class MakeDirHandler(UnaryHandler):
@@ -83,7 +88,7 @@ class MakeDirHandler(UnaryHandler):
             if found["type"] != "directory":
                 raise InvalidRequest("something that is no directory is at this path", field="path")
             raise FileExists("the directory exists already")
-        self.finish_json({"entry": entry_model(await workspace.make_directory(self.sandbox, path, 0o755))})
+        self.finish_json({"entry": entry_model(await workspace.make_directory(self.sandbox, path, 0o755), path)})
 
 
 class MoveHandler(UnaryHandler):
@@ -93,7 +98,7 @@ class MoveHandler(UnaryHandler):
         """Move an entry. A file at the destination is replaced."""
         body = self.body(Move)
         moved = await workspace.move_file(self.sandbox, body.source, body.destination, parents=True)
-        self.finish_json({"entry": entry_model(moved)})
+        self.finish_json({"entry": entry_model(moved, body.destination)})
 
 
 class RemoveHandler(UnaryHandler):

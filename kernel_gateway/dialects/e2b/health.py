@@ -27,8 +27,8 @@ class UnsupportedHandler(SandboxHandler):
 
     ports = frozenset({ENVD, INTERPRETER})
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Check the token, and refuse every method."""
-        super().prepare()
+        await super().prepare()
         if not self.gateway.origins.is_preflight(self.request):
             raise NotSupported(f"{self.request.path[:100]}: sandboxes have no such call here")

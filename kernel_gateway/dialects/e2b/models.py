@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import re
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
+from kernel_gateway.dialects.e2b.base import ENVD_VERSION
+from kernel_gateway.dialects.e2b.templates import find_template
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.http.formats import rfc3339
-from sessions.model.errors import InvalidRequest, TemplateNotFound
+from sessions.model.errors import InvalidRequest
 from sessions.model.units import METADATA_PAIRS
 from sessions.model.values import SandboxSpec, valid_env
 from sessions.sandbox.sandbox import Sandbox
 
-#: names of templates; each of them means the gateway's own image
-TEMPLATES = frozenset({"base", "code-interpreter-v1"})
-#: version of E2B's `envd` that clients find here. From it they know that uploads may be octet-streams and gzip
-ENVD_VERSION = "0.5.7"
 #: default lifetime of a sandbox in seconds, for SDKs since 2.51; earlier SDKs always send a number.
 #: Source: `e2b` 2.63, `NewSandboxV2` and `ConnectSandboxV2`
 LIFETIME = 300
+#: minimum seconds that a sandbox lives on when a request has woken it. Source: `e2b-dev/infra`, auto-resume
+WAKE_LIFETIME = 300.0
 #: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
 #: host that servers of a sandbox are told
@@ -39,15 +40,73 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
 
+def _address(text: str) -> str:
+    ipaddress.ip_network(text, strict=False)
+    return text
+
+
+class Network(Body):
+    """What a sandbox may reach. It reaches nothing here, so everything may be denied, and nothing be allowed."""
+
+    allowOut: list[str] | None = None  # noqa: N815 - the wire's names
+    denyOut: Annotated[list[Annotated[str, AfterValidator(_address)]], Field(max_length=1000)] | None = None  # noqa: N815
+    rules: Any = None
+    egressProxy: Any = None  # noqa: N815
+    dnsServers: Any = None  # noqa: N815
+    allowPublicTraffic: bool | None = None  # noqa: N815
+    maskRequestHost: str | None = None  # noqa: N815
+
+    def refuse_openings(self) -> None:
+        """Refuse what would let a sandbox reach something.
+
+        Raises:
+            NotSupported: when the client asks for that.
+        """
+        for field in ("allowOut", "rules", "egressProxy", "dnsServers"):
+            if getattr(self, field):
+                raise NotSupported(f"network.{field}: sandboxes have no network here", field=field)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the fields that the client has sent, to show them again."""
+        return self.model_dump(
+            include={"allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost"}, exclude_none=True
+        )
+
+
+class NetworkChange(Network):
+    """Other rules for a sandbox's network. They replace all earlier ones, so without any it would be open."""
+
+    allow_internet_access: bool | None = None
+
+    def check(self) -> None:
+        """Check that these rules hold for a sandbox without a network.
+
+        Raises:
+            NotSupported: when they would let the sandbox reach something.
+        """
+        self.refuse_openings()
+        if not self.denyOut and self.allow_internet_access is not False:
+            raise NotSupported("sandboxes have no network here that could be opened; deny it (`denyOut`: 0.0.0.0/0)")
+
+
+class AutoResume(Body):
+    """Whether requests wake a paused sandbox."""
+
+    enabled: bool = False
+
+
 class NewSandbox(Body):
     """A sandbox to create."""
 
-    templateID: str  # noqa: N815 - the wire's names
+    templateID: str  # noqa: N815
     timeout: Seconds | None = None
     metadata: Annotated[dict[str, str], Field(max_length=METADATA_PAIRS)] | None = None
     envVars: dict[str, str] | None = None  # noqa: N815
     autoPause: bool | None = None  # noqa: N815
-    network: dict[str, Any] | None = None
+    autoPauseMemory: bool | None = None  # noqa: N815
+    autoResume: AutoResume | None = None  # noqa: N815
+    allow_internet_access: bool | None = None
+    network: Network | None = None
     mcp: Any = None
     iam: Any = None
     volumeMounts: Any = None  # noqa: N815
@@ -60,11 +119,12 @@ class NewSandbox(Body):
             key_id: id of the key that the client uses. None means a key that cannot be revoked.
 
         Raises:
-            InvalidRequest: when the timeout is too long, or metadata or variables are not allowed.
+            InvalidRequest: when the timeout is too long, metadata or variables are not allowed, or wishes contradict.
             NotSupported: when the body asks for something that this gateway does not offer.
             TemplateNotFound: when there is no such template.
         """
         self._refuse_what_is_not_there()
+        self._refuse_contradictions()
         metadata = self.metadata or {}
         if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > METADATA_MAX:
             raise InvalidRequest(f"metadata is larger than {METADATA_MAX} bytes", field="metadata")
@@ -75,7 +135,10 @@ class NewSandbox(Body):
             idle_timeout=0.0,
             lifetime=max(1.0, lifetime(self.timeout, settings)),  # 0 would mean no limit
             auto_pause=bool(self.autoPause),
-            public_ports=(self.network or {}).get("allowPublicTraffic") is not False,
+            wake_lifetime=self._wake_lifetime(settings),
+            image=find_template(self.templateID, settings).image,
+            asked=asked_of(self.network, self.allow_internet_access),
+            public_ports=self.network is None or self.network.allowPublicTraffic is not False,
             request_host=self._request_host(),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
@@ -84,14 +147,13 @@ class NewSandbox(Body):
         )
 
     def _request_host(self) -> str:
-        host = (self.network or {}).get("maskRequestHost") or ""
-        if not isinstance(host, str) or not _REQUEST_HOST.fullmatch(host):
-            raise InvalidRequest("maskRequestHost is no host", field="network.maskRequestHost")
+        host = (self.network and self.network.maskRequestHost) or ""
+        if not _REQUEST_HOST.fullmatch(host):
+            raise InvalidRequest("network.maskRequestHost is no host", field="network.maskRequestHost")
         return host
 
     def _refuse_what_is_not_there(self) -> None:
         reasons = {
-            "network.allowOut": ((self.network or {}).get("allowOut"), "sandboxes have no network here"),
             "mcp": (self.mcp, "sandboxes run no MCP servers here"),
             "iam": (self.iam, "sandboxes get no identity tokens here"),
             "volumeMounts": (self.volumeMounts, "nothing can be mounted into sandboxes here"),
@@ -99,9 +161,29 @@ class NewSandbox(Body):
         for field, (asked, reason) in reasons.items():
             if asked:
                 raise NotSupported(f"{field}: {reason}", field=field)
-        if self.templateID.partition(":")[0] not in TEMPLATES:
-            known = ", ".join(sorted(TEMPLATES))
-            raise TemplateNotFound(f"template {self.templateID[:64]!r} not found; there are: {known}")
+        if self.network is not None:
+            self.network.refuse_openings()
+
+    def _refuse_contradictions(self) -> None:
+        if self.autoPauseMemory is False and not self.autoPause:
+            raise InvalidRequest("autoPauseMemory has a meaning only with autoPause", field="autoPauseMemory")
+        if self.autoPauseMemory is False and self.autoResume and self.autoResume.enabled:
+            raise InvalidRequest("a sandbox paused without its memory cannot be woken", field="autoResume")
+
+    def _wake_lifetime(self, settings: Settings) -> float:
+        if self.autoResume is None or not self.autoResume.enabled:
+            return 0.0
+        return min(max(lifetime(self.timeout, settings), WAKE_LIFETIME), settings.max_idle_timeout)
+
+
+def asked_of(network: Network | None, internet: bool | None) -> dict[str, Any]:  # noqa: FBT001 - a field of the request
+    """Return what a sandbox remembers of its client's wishes for its network, to show them again.
+
+    Args:
+        network: the rules. None means that the client sent none.
+        internet: the client's `allow_internet_access`. None means that the client did not send it.
+    """
+    return {"network": network and network.shown(), "allowInternetAccess": internet}
 
 
 def lifetime(timeout: int | None, settings: Settings) -> float:
@@ -174,16 +256,21 @@ def state_of(sandbox: Sandbox) -> str:
 
 def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     """Return a sandbox as clients see it."""
-    return {
-        "templateID": sandbox.spec.template,
+    spec = sandbox.spec
+    network = spec.asked.get("network")
+    return ({} if network is None else {"network": network}) | {
+        "templateID": spec.template,
         "sandboxID": sandbox.key.name,
         "clientID": "kernel-gateway",
         "envdVersion": ENVD_VERSION,
         "startedAt": rfc3339(sandbox.created_at, "microseconds"),
-        "endAt": rfc3339(sandbox.created_at + sandbox.spec.lifetime, "microseconds"),
+        "endAt": rfc3339(sandbox.created_at + spec.lifetime, "microseconds"),
         "cpuCount": math.ceil(sandbox.limits.cpus),
         "memoryMB": sandbox.limits.memory // _MIB,
         "diskSizeMB": sandbox.limits.disk // _MIB,
         "state": state_of(sandbox),
-        "metadata": dict(sandbox.spec.metadata),
+        "metadata": dict(spec.metadata),
+        "lifecycle": {"autoResume": bool(spec.wake_lifetime), "onTimeout": "pause" if spec.auto_pause else "kill"},
+        "allowInternetAccess": spec.asked.get("allowInternetAccess"),
+        "volumeMounts": [],
     }

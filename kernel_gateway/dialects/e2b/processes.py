@@ -315,10 +315,10 @@ class StreamInputHandler(StreamHandler):
     #: writes the messages of a chunk; the next chunk waits for it
     _writing: asyncio.Task[None] | None = None
 
-    def prepare(self) -> None:
+    async def prepare(self) -> None:
         """Check the request, and allow a body as large as a workspace."""
         self._envelopes = Envelopes()
-        super().prepare()
+        await super().prepare()
         if hasattr(self, "sandbox"):
             most = self.gateway.settings.disk
             self.http.set_max_body_size(most)

@@ -6,6 +6,7 @@ import secrets
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -100,6 +101,15 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
         ({"templateID": "base", "mcp": {"a": {}}}, 501, "MCP"),
         ({"templateID": "base", "volumeMounts": [{"name": "a", "path": "/a"}]}, 501, "mounted"),
         ({"templateID": "base", "network": {"allowOut": ["1.1.1.1"]}}, 501, "no network"),
+        ({"templateID": "base", "network": {"rules": {"a.test": []}}}, 501, "no network"),
+        ({"templateID": "base", "network": {"denyOut": ["no address"]}}, 400, "network.denyOut"),
+        ({"templateID": "base", "network": {"denyOut": ["1.1.1.1"] * 1001}}, 400, "network.denyOut"),
+        ({"templateID": "base", "autoPauseMemory": False}, 400, "autoPauseMemory"),
+        (
+            {"templateID": "base", "autoPause": True, "autoPauseMemory": False, "autoResume": {"enabled": True}},
+            400,
+            "without its memory",
+        ),
         ({"templateID": "base", "iam": {"a": 1}}, 501, "identity"),
         ({"templateID": "base", "timeout": 10**9}, 400, "at most 3600"),
         ({"templateID": "base", "timeout": -1}, 400, "timeout"),
@@ -119,18 +129,23 @@ def test_what_cannot_be_had_is_refused_and_says_why(
 
 
 @pytest.mark.parametrize(
-    ("method", "path"),
+    ("method", "path", "words"),
     [
-        ("POST", "/sandboxes/{id}/snapshots"),
-        ("PUT", "/sandboxes/{id}/network"),
-        ("GET", "/templates"),
-        ("POST", "/v3/templates"),
-        ("GET", "/volumes"),
+        ("POST", "/sandboxes/{id}/snapshots", "no snapshots"),
+        ("POST", "/sandboxes/{id}/fork", "cannot be forked"),
+        ("GET", "/snapshots", "no snapshots"),
+        ("POST", "/templates", "not built here"),
+        ("POST", "/v3/templates", "not built here"),
+        ("DELETE", "/templates/base", "not built here"),
+        ("GET", "/templates/base/builds/1/status", "not built here"),
+        ("GET", "/volumes", "nothing can be mounted"),
+        ("GET", "/secrets", "no secrets"),
+        ("POST", "/sandboxes/{id}/anything", "no such call"),
     ],
 )
-def test_calls_that_are_not_there_say_so(gateway: Gateway, box: Box, method: str, path: str) -> None:
+def test_calls_that_are_not_there_say_why(gateway: Gateway, box: Box, method: str, path: str, words: str) -> None:
     status, message = refused(control(gateway, method, path.format(id=box.id), json={}))
-    assert (status, "no such call" in message) == (501, True)
+    assert (status, words in message) == (501, True)
     nobody = gateway.call(method, path.format(id=box.id), tenant=None, headers=SDK, json={})
     assert refused(nobody)[0] == 401
 
@@ -182,6 +197,124 @@ def test_early_sdks_resume_what_is_paused_and_connect_to_it(gateway: Gateway, bo
     assert control(gateway, "GET", f"/sandboxes/{box.id}").json()["envdAccessToken"] == box.token
     assert box.text("x + 1") == "21"
     assert refused(control(gateway, "POST", f"/sandboxes/{NOWHERE}/resume", json={}))[0] == 404
+
+
+def paused(gateway: Gateway, box: Box) -> None:
+    assert control(gateway, "POST", f"/sandboxes/{box.id}/pause").status_code == 204
+
+
+def state(gateway: Gateway, box: Box) -> str:
+    told: str = control(gateway, "GET", f"/sandboxes/{box.id}").json()["state"]
+    return told
+
+
+USES_THAT_WAKE: list[Callable[[Box], bool]] = [
+    lambda box: box.text("x") == "20",
+    lambda box: box.call("GET", "/health", ENVD).status_code == 204,
+    lambda box: box.call("POST", "/files", ENVD, params={"path": "up"}, files={"file": "a"}).status_code == 200,
+    lambda box: box.call("POST", "/filesystem.Filesystem/ListDir", ENVD, json={"path": "/tmp"}).status_code == 200,
+]
+
+
+def test_any_use_wakes_a_paused_sandbox_whose_client_wants_that(gateway: Gateway) -> None:
+    with boxed(gateway, timeout=60, autoPause=True, autoResume={"enabled": True}) as box:
+        box.run("x = 20")
+        for use in USES_THAT_WAKE:
+            paused(gateway, box)
+            stranger = replace(box, token="x" * 64).call("GET", "/health", ENVD)
+            assert (stranger.status_code, state(gateway, box)) == (502, "paused")
+            assert use(box)
+            assert state(gateway, box) == "running"
+        told = control(gateway, "GET", f"/sandboxes/{box.id}").json()
+        assert told["lifecycle"] == {"autoResume": True, "onTimeout": "pause"}
+        left = datetime.fromisoformat(told["endAt"]).timestamp() - time.time()
+        assert 240 < left <= 300  # and not the 60 s that it was made with
+        paused(gateway, box)
+        with ThreadPoolExecutor() as others:  # each of them would wake it
+            assert [answer.result() for answer in [others.submit(box.text, "x") for _ in range(3)]] == ["20"] * 3
+
+
+def test_no_use_wakes_a_paused_sandbox_otherwise(gateway: Gateway, box: Box) -> None:
+    paused(gateway, box)
+    answer = box.call("POST", "/execute", json={"code": "1"})
+    assert (answer.status_code, answer.json()["message"]) == (502, "The sandbox was not found")
+    assert state(gateway, box) == "paused"
+
+
+def test_a_sandbox_tells_what_its_client_has_asked_for(gateway: Gateway, box: Box) -> None:
+    told = control(gateway, "GET", f"/sandboxes/{box.id}").json()
+    assert told["lifecycle"] == {"autoResume": False, "onTimeout": "kill"}
+    assert (told["allowInternetAccess"], told["volumeMounts"], "network" in told) == (None, [], False)
+    network = {"allowPublicTraffic": True, "allowOut": [], "denyOut": []}
+    with boxed(gateway, allow_internet_access=True, network=network) as asked:
+        told = control(gateway, "GET", f"/sandboxes/{asked.id}").json()
+        assert (told["allowInternetAccess"], told["network"]) == (True, network)
+        listed = control(gateway, "GET", "/v2/sandboxes").json()
+        assert next(each for each in listed if each["sandboxID"] == asked.id)["network"] == network
+
+
+@pytest.mark.parametrize("rules", [{"denyOut": ["0.0.0.0/0"]}, {"allow_internet_access": False}, {"denyOut": ["::1"]}])
+def test_rules_that_deny_hold_already(gateway: Gateway, box: Box, rules: dict[str, Any]) -> None:
+    assert control(gateway, "PUT", f"/sandboxes/{box.id}/network", json=rules).status_code == 204
+    told = control(gateway, "GET", f"/sandboxes/{box.id}").json()
+    assert told["network"].get("denyOut") == rules.get("denyOut")
+    assert told["allowInternetAccess"] == rules.get("allow_internet_access")
+
+
+@pytest.mark.parametrize(
+    ("rules", "status", "words"),
+    [
+        ({}, 501, "no network"),
+        ({"allow_internet_access": True}, 501, "no network"),
+        ({"denyOut": ["0.0.0.0/0"], "allowOut": ["1.1.1.1"]}, 501, "allowOut"),
+        ({"denyOut": ["0.0.0.0/0"], "egressProxy": {"address": "a:1"}}, 501, "egressProxy"),
+        ({"denyOut": ["example.org"]}, 400, "denyOut"),
+    ],
+    ids=str,
+)
+def test_rules_that_open_the_network_are_refused(
+    gateway: Gateway, box: Box, rules: dict[str, Any], status: int, words: str
+) -> None:
+    found, message = refused(control(gateway, "PUT", f"/sandboxes/{box.id}/network", json=rules))
+    assert (found, words in message) == (status, True)
+    assert "network" not in control(gateway, "GET", f"/sandboxes/{box.id}").json()
+
+
+# -- templates -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def offering() -> Iterator[Gateway]:
+    """A gateway that offers further images, one of them not to the tenant bob."""
+    limits = '{"bob": {"images": ["registry.test/team/tools"]}}'
+    with gateways.gateway("process", images="kernel-gateway/python:r,registry.test/team/tools", tenants=limits) as serving:
+        yield serving
+
+
+def test_the_operators_images_are_templates(offering: Gateway) -> None:
+    listed = control(offering, "GET", "/templates").json()
+    assert [(each["templateID"], each["buildStatus"]) for each in listed] == [
+        ("code-interpreter-v1", "ready"),
+        ("python:r", "ready"),
+        ("tools", "ready"),
+    ]
+    for each in listed:
+        one = control(offering, "GET", f"/templates/{quote(each['names'][-1], safe='')}").json()
+        assert one == each
+        assert one["builds"][0]["buildID"] == one["buildID"]
+        for name in each["names"]:
+            found = control(offering, "GET", f"/templates/aliases/{quote(name, safe='')}")
+            assert found.json() == {"templateID": each["templateID"], "public": False}
+    for path in ("/templates/mastra-1a2b", "/templates/aliases/mastra-1a2b"):
+        status, message = refused(control(offering, "GET", path))
+        assert (status, "template 'mastra-1a2b' not found; there are: base, code" in message) == (404, True)
+
+
+def test_a_tenant_has_only_the_images_that_it_may_use(offering: Gateway) -> None:
+    names = [each["templateID"] for each in control(offering, "GET", "/v2/templates", "bob").json()]
+    assert names == ["code-interpreter-v1", "tools"]
+    for method, path in (("GET", "/templates/python:r"), ("POST", "/v2/sandboxes")):
+        assert refused(control(offering, method, path, "bob", json={"templateID": "python:r"}))[0] == 404
 
 
 def test_plain_processes_have_no_figures(gateway: Gateway, box: Box) -> None:
@@ -525,10 +658,20 @@ def test_a_run_that_cannot_begin_says_why(box: Box, body: dict[str, Any], status
     assert box.text("1 + 1") == "2"
 
 
-def test_a_context_in_a_directory_of_its_own_stays_in_the_workspace(box: Box) -> None:
-    assert box.call("POST", "/contexts", json={"cwd": "/etc"}).status_code == 400
-    assert box.call("POST", "/contexts", json={"cwd": "/home/user/../../etc"}).status_code == 400
-    assert box.call("POST", "/contexts", json={"cwd": "/tmp/fine"}).status_code == 200
+@pytest.mark.parametrize(("cwd", "where"), [("/etc", "/etc"), ("/tmp/fine", "/tmp/fine"), ("~/a", None), (None, None)])
+def test_a_context_begins_in_any_directory(box: Box, cwd: str | None, where: str | None) -> None:
+    made = box.call("POST", "/contexts", json={"cwd": cwd}).json()
+    found = box.text("import os; os.getcwd()", context_id=made["id"])
+    assert found == where or (where is None and made["cwd"].startswith("/home/user"))
+    assert box.call("POST", "/contexts", json={"cwd": "/etc\0"}).status_code == 400
+
+
+def test_a_language_that_the_image_lacks_is_the_clients_mistake(box: Box) -> None:
+    for path in ("/contexts", "/execute"):
+        answer = box.call("POST", path, json={"code": "1", "language": "r"})
+        assert answer.status_code == 400
+        assert "the image kernel-gateway/python:r has it" in answer.text
+        assert "memory" not in answer.text
 
 
 def test_a_kernel_that_dies_ends_its_run_with_the_error_that_clients_know(gateway: Gateway) -> None:

@@ -86,22 +86,24 @@ async def test_starting_a_kernel_that_ends_at_once_fails(backend: FakeBackend) -
 
 
 @pytest.mark.parametrize(
-    ("image", "error", "says"),
+    ("language", "image", "error", "says"),
     [
-        ("", StartFailed, "the kernels' image has no R"),
+        ("python", "", StartFailed, "the kernels' image has no Python 3"),
+        ("r", "", InvalidRequest, r"R is not installed here; the image kernel-gateway/python:r has it, which .*"),
         (
+            "r",
             "slim:1",
             InvalidRequest,
             r"R is not installed in the image slim:1; the image kernel-gateway/python:r has it, which .* \(`images`\)",
         ),
     ],
 )
-async def test_only_an_image_that_the_client_has_chosen_is_its_mistake(
-    backend: FakeBackend, image: str, error: type[Exception], says: str
+async def test_a_language_that_an_image_need_not_have_is_its_clients_mistake(
+    backend: FakeBackend, language: str, image: str, error: type[Exception], says: str
 ) -> None:
     backend.behaves(exits_at_once=NO_PROGRAM)
     with pytest.raises(error, match=f"^{says}$"):
-        await Kernel.start(backend, Launch(KERNELSPECS.find("r"), image=image))
+        await Kernel.start(backend, Launch(KERNELSPECS.find(language), image=image))
     assert (backend.alive, backend.workspaces) == ([], [])
 
 

@@ -55,9 +55,10 @@ class Network(Body):
     dnsServers: Any = None  # noqa: N815
     allowPublicTraffic: bool | None = None  # noqa: N815
     maskRequestHost: str | None = None  # noqa: N815
+    httpsPorts: Any = None  # noqa: N815
 
     def refuse_openings(self) -> None:
-        """Refuse what would let a sandbox reach something.
+        """Refuse what would let a sandbox reach something, or let it be reached by TLS.
 
         Raises:
             NotSupported: when the client asks for that.
@@ -65,6 +66,8 @@ class Network(Body):
         for field in ("allowOut", "rules", "egressProxy", "dnsServers"):
             if getattr(self, field):
                 raise NotSupported(f"network.{field}: sandboxes have no network here", field=field)
+        if self.httpsPorts:
+            raise NotSupported("network.httpsPorts: servers are reached by plain HTTP only", field="httpsPorts")
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that the client has sent, to show them again."""

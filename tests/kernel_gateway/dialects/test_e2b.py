@@ -287,7 +287,9 @@ def test_rules_that_open_the_network_are_refused(
 def offering() -> Iterator[Gateway]:
     """A gateway that offers further images, one of them not to the tenant bob."""
     limits = '{"bob": {"images": ["registry.test/team/tools"]}}'
-    with gateways.gateway("process", images="kernel-gateway/python:r,registry.test/team/tools", tenants=limits) as serving:
+    with gateways.gateway(
+        "process", images="kernel-gateway/python:r,registry.test/team/tools", tenants=limits
+    ) as serving:
         yield serving
 
 

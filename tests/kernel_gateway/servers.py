@@ -119,6 +119,5 @@ servers = [subprocess.Popen([sys.executable, *words.split()]) for words in (
     'echo.py 8001',
     '-m http.server 8002 --bind 127.0.0.1',
     '-m http.server 8003 --bind 0.0.0.0',
-    '-m http.server 8004 --bind ::1',
 )]
 """

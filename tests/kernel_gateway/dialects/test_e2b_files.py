@@ -62,6 +62,28 @@ def test_a_form_of_several_files_has_their_whole_paths(box: Box) -> None:
     assert box.call("GET", "/files?path=c", ENVD).content == b"4"
 
 
+@pytest.mark.parametrize("named", [{"path": "x", "username": "root"}, {"path": "x", "username": "user"}, {"path": "x"}])
+def test_root_is_the_only_users_other_name(box: Box, named: dict[str, str]) -> None:
+    assert upload(box, b"1", OCTETS, **named).status_code == 200
+    as_root = {"Authorization": "Basic cm9vdDo="}
+    stat = box.call("POST", "/filesystem.Filesystem/Stat", ENVD, headers=as_root, json={"path": "/root/x"}).json()
+    assert stat["entry"]["path"] == "/root/x"
+
+
+@pytest.mark.parametrize(
+    ("path", "seen"), [("/workspace/a", "/workspace/a"), ("/root/a", "/root/a"), ("a", "/home/user/a")]
+)
+def test_paths_are_told_below_the_home_that_the_client_has_named(box: Box, path: str, seen: str) -> None:
+    def told(method: str, **body: str) -> Any:
+        return box.call("POST", f"/filesystem.Filesystem/{method}", ENVD, json=body).json()
+
+    assert told("MakeDir", path=path)["entry"]["path"] == seen
+    assert upload(box, b"1", OCTETS, path=f"{path}/b").json()[0]["path"] == f"{seen}/b"
+    assert [entry["path"] for entry in told("ListDir", path=path)["entries"]] == [f"{seen}/b"]
+    moved = told("Move", source=f"{path}/b", destination=f"{path}/c")
+    assert moved["entry"]["path"] == told("Stat", path=f"{path}/c")["entry"]["path"] == f"{seen}/c"
+
+
 @pytest.mark.parametrize(
     ("body", "headers", "query", "status"),
     [
@@ -80,8 +102,8 @@ def test_a_form_of_several_files_has_their_whole_paths(box: Box) -> None:
         (b"1", OCTETS, {"path": "\x00"}, 400),
         (b"1", OCTETS, {"path": "x" * 2000}, 400),
         (b"1", OCTETS, {"path": "/home/user"}, 400),
-        (b"1", OCTETS, {"path": "x", "username": "root"}, 400),
-        (b"1", OCTETS | {"Authorization": "Basic cm9vdDo="}, {"path": "x"}, 400),
+        (b"1", OCTETS, {"path": "x", "username": "postgres"}, 400),
+        (b"1", OCTETS | {"Authorization": "Basic cG9zdGdyZXM6"}, {"path": "x"}, 400),
         (b"1", OCTETS | {"Authorization": "Basic !"}, {"path": "x"}, 400),
         (b"1", OCTETS | {"Content-Encoding": "br"}, {"path": "x"}, 400),
         (b"no gzip", OCTETS | {"Content-Encoding": "gzip"}, {"path": "x"}, 400),

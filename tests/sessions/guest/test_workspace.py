@@ -144,6 +144,21 @@ def test_a_path_may_be_written_as_processes_in_the_sandbox_do(path: str, means: 
 
 
 @pytest.mark.parametrize(
+    ("path", "asked", "seen"),
+    [
+        ("a", "/workspace", "/workspace/a"),
+        ("a", "/workspace/", "/workspace/a"),
+        ("", "/root", "/root"),
+        ("a", "/workspaces", "/home/user/a"),
+        ("a", "a", "/home/user/a"),
+        ("/tmp/a", "/workspace", "/tmp/a"),
+    ],
+)
+def test_a_path_is_told_below_the_home_that_was_asked_for(path: str, asked: str, seen: str) -> None:
+    assert seen_path(path, asked) == seen
+
+
+@pytest.mark.parametrize(
     "path",
     [
         *("/", "//", "/.", "/a", "/etc/passwd", "/home", "/home/kernel", "/home/user2", "/home/users/a", "/workspaces"),

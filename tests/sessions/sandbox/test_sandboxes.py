@@ -29,7 +29,7 @@ from sessions.model.errors import (
     ShuttingDown,
     StartFailed,
 )
-from sessions.model.tasks import spawn
+from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import (
     MEMORY_MIN,
     ExitReason,
@@ -483,8 +483,8 @@ async def test_every_language_has_one_default_session(world: World, sandbox: San
     assert await other.default_session("python") is not sessions[0]
 
 
-async def test_a_directory_outside_or_an_unknown_language_creates_no_session(world: World, sandbox: Sandbox) -> None:
-    for language, cwd in (("python", "/etc"), ("python", "../x"), ("cobol", "")):
+async def test_a_directory_that_is_no_text_or_an_unknown_language_creates_no_session(world: World, sandbox: Sandbox) -> None:
+    for language, cwd in (("python", "a\0b"), ("python", "x" * 2000), ("cobol", "")):
         with pytest.raises(InvalidRequest):
             await sandbox.create_session(language, cwd)
     with pytest.raises(InvalidRequest):
@@ -936,6 +936,31 @@ async def test_a_paused_sandbox_cannot_be_used_until_it_is_resumed(world: World,
     await sandbox.pausing.resume(60)
     assert [kernel.paused for kernel in world.backend.alive] == [False, False]
     assert (await run(await sandbox.default_session("python"), "1")).state is StateChange.NEW
+
+
+async def test_a_use_wakes_a_paused_sandbox_only_if_its_client_wants_that(world: World, sandbox: Sandbox) -> None:
+    for wakes, expected in ((0.0, True), (50.0, False)):
+        sandbox.amend(wake_lifetime=wakes)
+        await sandbox.pausing.begin()
+        await gather_all(sandbox.wake(), sandbox.wake())
+        assert (sandbox.pausing.paused, world.backend.alive[0].paused) == (expected, expected)
+        await sandbox.pausing.resume(60)
+    assert sandbox.spec.lifetime - sandbox.age() == 50  # the last resume has found it awake
+    await list_files(sandbox, "")
+
+
+async def test_a_sandbox_that_is_woken_while_its_pause_begins_is_awake(world: World, sandbox: Sandbox) -> None:
+    sandbox.amend(wake_lifetime=50.0)
+    pause = sandbox.pausing.begin()
+    await sandbox.wake()
+    await pause
+    assert (sandbox.pausing.paused, world.backend.alive[0].paused) == (False, False)
+
+
+async def test_a_sandbox_of_another_image_has_only_containers_of_it(world: World) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, image="other:1"))
+    await sandbox.default_session("python")
+    assert {kernel.launch.image for kernel in world.backend.alive} == {"other:1"}
 
 
 async def test_a_sandbox_that_cannot_be_resumed_is_still_paused_and_says_why(world: World, sandbox: Sandbox) -> None:

@@ -7,6 +7,8 @@ import json
 import secrets
 import time
 from collections.abc import Iterator
+from functools import partial
+from http import HTTPStatus
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -40,11 +42,15 @@ def serving() -> Iterator[Gateway]:
     """A gateway whose session `demo` of alice has all servers."""
     with gateways.gateway("docker", allowed_hosts=f"*.{DOMAIN}", pool_size="1") as serving:
         serving.execute("demo", START, timeout=60)
-        for port in range(8000, 8004):
-            path = "seen" if port == 8000 else ""
-            until(lambda port=port, path=path: serving.call("GET", f"{DEMO}/{port}/{path}").status_code != 502)
+        for path in "8000/seen", "8001/ws", "8002/", "8003/":
+            until(partial(listens, serving, path))
         yield serving
         assert serving.errors() == []
+
+
+def listens(gateway: Gateway, path: str) -> bool:
+    """Return whether a server of the session `demo` answers."""
+    return gateway.call("GET", f"{DEMO}/{path}").status_code != HTTPStatus.BAD_GATEWAY
 
 
 def seen(gateway: Gateway, method: str = "GET", rest: str = "seen", **options: Any) -> dict[str, Any]:

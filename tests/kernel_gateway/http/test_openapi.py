@@ -16,7 +16,6 @@ from kernel_gateway.dialects import native
 from kernel_gateway.dialects.native.admin import AuditPage, CreateKey, KeyList, NewKey
 from kernel_gateway.dialects.native.events import Event, _Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
-from kernel_gateway.dialects.native.ports import LinkedPortHandler
 from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary
 from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.languages import LanguageList
@@ -30,6 +29,7 @@ from kernel_gateway.dialects.native.models import (
     SessionList,
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
+from kernel_gateway.dialects.native.ports import LinkedPortHandler
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits

@@ -106,7 +106,7 @@ class SandboxPortHandler(PortHandler, SandboxHandler):
 
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return the body in the format of E2B's proxy."""
-        target = self.target
+        target = getattr(self, "target", None)
         told = {"sandboxId": target.sandbox if target else "", "code": self.get_status()}
         if isinstance(failure, PortNotOpen):
             return told | {"message": NOT_OPEN, "port": target.port if target else 0}

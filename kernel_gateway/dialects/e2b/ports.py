@@ -20,7 +20,7 @@ from kernel_gateway.errors import Forbidden, Unauthorized
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.ports.handler import PortHandler
 from kernel_gateway.ports.headers import Place
-from sessions.model.errors import InvalidRequest, PortNotOpen, SandboxNotFound, SessionError
+from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, SandboxNotFound, SessionError
 from sessions.sandbox.sandbox import Sandbox
 
 #: header with the token of a sandbox whose ports are not public
@@ -104,12 +104,18 @@ class SandboxPortHandler(PortHandler, SandboxHandler):
 
     # -- failures -------------------------------------------------------------------------------------------
 
+    def status_of(self, failure: SessionError) -> HTTPStatus:
+        """Return 502 for every port that cannot be reached."""
+        return HTTPStatus.BAD_GATEWAY if isinstance(failure, PortsUnavailable) else super().status_of(failure)
+
     def render_failure(self, failure: SessionError) -> dict[str, Any]:
         """Return the body in the format of E2B's proxy."""
         target = getattr(self, "target", None)
         told = {"sandboxId": target.sandbox if target else "", "code": self.get_status()}
         if isinstance(failure, PortNotOpen):
             return told | {"message": NOT_OPEN, "port": target.port if target else 0}
+        if isinstance(failure, PortsUnavailable):  # clients look for the text, and people want the reason
+            return told | {"message": f"{NOT_OPEN}: {failure.message}", "port": target.port if target else 0}
         if isinstance(failure, Forbidden):
             return told | {"message": failure.message}
         return super().render_failure(failure)

@@ -53,6 +53,7 @@ from sessions.model.egress import EgressTenants
 from sessions.model.errors import SessionError
 from sessions.model.tasks import log_failure, spawn
 from sessions.model.values import SessionSpec, Timeouts
+from sessions.ports.ports import Ports
 from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.settings import Deployment, ProviderSettings
@@ -190,6 +191,7 @@ class Service:
         self.registry = Registry(self.specs, defaults, services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
+        self.ports = Ports(services.charge, settings.share, _no_ports(self.backend.name))
         self.strays = Strays(
             self.backend,
             starts,
@@ -310,6 +312,8 @@ class Service:
             providers=self.providers,
             provider_settings=self.provider_settings,
             runner=self.runner,
+            ports=self.ports,
+            links_secret=stored_word(self.state_dir / "links"),
         )
 
     def _trusts_local_clients(self) -> bool:
@@ -455,6 +459,7 @@ class Service:
         yield from (task.cancel for task in self._background)
         if self._listener is not None:
             yield self._listener.stop
+        yield self.ports.close
         if self.settings.keep_sessions:
             yield self._release_cells
             yield from (session.leave for session in self.registry.all())
@@ -473,6 +478,13 @@ class Service:
         ):
             yield database.close
         yield self._lock.close
+
+
+def _no_ports(backend: str) -> str:
+    """Return why servers of code cannot be reached, or an empty text if they can."""
+    if backend != "process":
+        return ""
+    return "kernels run without a sandbox, so their loopback address is this machine's, where others listen, too"
 
 
 async def _run_step(step: Step) -> None:

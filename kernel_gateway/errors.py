@@ -85,6 +85,13 @@ class NotSupported(SessionError, code="SB046"):
     """
 
 
+class ServerFailed(SessionError, code="SB062"):
+    """The server in the sandbox gave no valid answer.
+
+    Look at the server's own output: it must speak HTTP/1.1, and answer in time.
+    """
+
+
 #: HTTP status of every error; a test checks that the table is complete
 STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.NotInitialized: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -117,6 +124,8 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.NetworkNotAllowed: HTTPStatus.FORBIDDEN,
     errors.CheckpointNotFound: HTTPStatus.NOT_FOUND,
     errors.CheckpointRefused: HTTPStatus.CONFLICT,
+    errors.PortNotOpen: HTTPStatus.BAD_GATEWAY,
+    errors.PortsUnavailable: HTTPStatus.NOT_IMPLEMENTED,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,
@@ -128,4 +137,5 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     TooManyConnections: HTTPStatus.SERVICE_UNAVAILABLE,
     RangeNotSatisfiable: HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE,
     NotSupported: HTTPStatus.NOT_IMPLEMENTED,
+    ServerFailed: HTTPStatus.BAD_GATEWAY,
 }

@@ -21,6 +21,7 @@ from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions.backends.abilities import Ability
 from sessions.model.errors import SessionError
 from sessions.model.kernelspecs import Inventory, KernelSpecs
+from sessions.ports.ports import Ports
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings
@@ -77,6 +78,10 @@ class Gateway:
     provider_settings: ProviderSettings
     #: runs one-shot programs in this gateway's kernels, even when the settings name another provider
     runner: Runner
+    #: connects to servers that code has started
+    ports: Ports
+    #: secret of signed links to ports
+    links_secret: str
 
     def settings_of(self, tenant: str) -> Settings:
         """Return the settings as a tenant has them now: with its own limits."""

@@ -29,10 +29,22 @@ FILES_TOOL = "files"
 PROCESSES_TOOL = "processes"
 ATTACHED_TOOL = "attached"
 WATCHING_TOOL = "watching"
+PORTS_TOOL = "ports"
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: format of the length before each piece of an upload of unknown size, for `struct`; an empty piece ends the upload
 FRAME_FORMAT = ">I"
+#: head of a frame between the gateway and the ports tool, for `struct`: kind, number of the connection, and the length
+#: of what follows
+PORT_FRAME = ">BII"
+#: maximum bytes that follow a frame's head
+PORT_PIECE = 32 * 1024
+#: bytes that each end of a connection may send before the other has taken them
+PORT_WINDOW = 256 * 1024
+#: kinds of frames. The gateway opens a connection to a port (two bytes) of the sandbox; the tool answers that it is
+#: open or refused. Both send data and the end of their data; both let the other send more bytes (four bytes, a number),
+#: and both may break a connection. The tool says `alive` at its start, and when it has said nothing for some time.
+PORT_OPEN, PORT_OPENED, PORT_REFUSED, PORT_DATA, PORT_END, PORT_MORE, PORT_BROKEN, PORT_ALIVE = range(8)
 #: field of a listing that is true if entries were left out
 TRUNCATED = "truncated"
 #: maximum entries of a watched directory, including those of its subdirectories if these are watched, too

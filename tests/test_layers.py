@@ -162,7 +162,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"channels"},
         {"session"},
         {"programs", "proving", "sandbox"},
-        {"providers", "upkeep"},
+        {"ports", "providers", "upkeep"},
     ],
     "sessions.backends.docker": [
         {"profile"},
@@ -183,6 +183,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"observe"},
         {"gateway", "isolation", "journal"},
         {"http"},
+        {"ports"},
         {"dialects"},
         {"app"},
         {"proving"},

@@ -8,6 +8,7 @@ from kernel_gateway.dialects import admin, agentrun, e2b, jupyter, native, ops, 
 #: The first dialect that matches a request serves it. E2B's dialect matches only requests of E2B's clients, but on any
 #: path; Jupyter's dialect matches all paths below `/api` that no dialect before it has.
 DIALECTS = (
+    e2b.PORTS,
     e2b.DIALECT,
     native.DIALECT,
     admin.DIALECT,

@@ -22,7 +22,7 @@ def request_ended(handler: BaseHandler) -> None:
     log.info(
         "request",
         method=request.method,
-        path=request.path,
+        path=handler.logged_path,
         status=handler.get_status(),
         duration_ms=round(request.request_time() * 1000, 1),
         tenant=getattr(handler, "tenant", None),

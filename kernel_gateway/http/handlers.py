@@ -177,6 +177,11 @@ class BaseHandler(RequestHandler):
         return self.decode_argument(values[-1], name) if values else None
 
     @property
+    def logged_path(self) -> str:
+        """The path for the access log. A handler whose path contains a credential overrides this."""
+        return self.request.path
+
+    @property
     def announced_length(self) -> int | None:
         """The length of the body in bytes, or None if the request does not announce it."""
         value = self.request.headers.get("Content-Length", "")

@@ -38,6 +38,11 @@ class ConnectionInfo:
         separator = "-" if self.transport == "ipc" else ":"
         return f"{self.transport}://{self.ip}{separator}{port}"
 
+    @property
+    def ports(self) -> frozenset[int]:
+        """The ports of all channels."""
+        return frozenset((self.shell_port, self.iopub_port, self.stdin_port, self.control_port, self.hb_port))
+
     def file(self) -> dict[str, Any]:
         """Return the content of a Jupyter connection file, as the kernel reads it."""
         content: dict[str, Any] = {

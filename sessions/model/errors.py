@@ -276,6 +276,20 @@ class CheckpointRefused(SessionError, code="SB041"):
     """
 
 
+class PortNotOpen(SessionError, code="SB060"):
+    """Nothing listens on this port of the sandbox.
+
+    Start the server first. It must listen on `0.0.0.0`, `127.0.0.1` or `::1`, with this port.
+    """
+
+
+class PortsUnavailable(SessionError, code="SB061"):
+    """Servers in this sandbox cannot be reached.
+
+    The message names the cause, which the gateway's operator can mend.
+    """
+
+
 def of_code(code: object, message: str = "", /, **details: Any) -> SessionError | None:
     """Return the error with a code that another service or an earlier gateway has reported, or None.
 

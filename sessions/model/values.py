@@ -256,6 +256,10 @@ class SandboxSpec:
     key_id: str | None = None
     #: whether the sandbox is paused at the end of its lifetime, and not ended
     auto_pause: bool = False
+    #: whether everyone who knows the sandbox's id may reach its servers; otherwise they need a token
+    public_ports: bool = True
+    #: value of the header Host that its servers get; `${PORT}` stands for the port. Empty means as the client sent it.
+    request_host: str = ""
     #: age of the sandbox in seconds when it was paused. None means that it is not paused.
     paused_at: float | None = None
     #: seconds that a paused sandbox lives on when a use has woken it. 0 means that no use wakes it, only a resume.

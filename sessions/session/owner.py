@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import AbstractContextManager, aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -103,6 +103,10 @@ class Owner(ABC):
     def touch(self) -> None:
         """Record that a client has used it."""
         self._activity.touch()
+
+    def use(self) -> AbstractContextManager[None]:
+        """Count a client's use for as long as the context lasts."""
+        return self._activity.use()
 
     def charge_upload(self, size: int) -> None:
         """Count bytes of a file that is sent to it; see `Quotas.charge_upload`."""

@@ -8,7 +8,7 @@ Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11,
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, processes, templates, watchers
+from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, ports, processes, templates, watchers
 from kernel_gateway.dialects.e2b.connect import UnsupportedMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
@@ -62,4 +62,11 @@ def routes(gateway: Gateway) -> list[Route]:
     return [(path, handler, {"gateway": gateway}) for path, handler in table]
 
 
+def port_routes(gateway: Gateway) -> list[Route]:
+    """Return the route of all requests to servers in sandboxes."""
+    return [(r".*", ports.SandboxPortHandler, {"gateway": gateway})]
+
+
+#: requests to servers in sandboxes, with any path and method
+PORTS = Dialect("e2b", port_routes, ports.serves)
 DIALECT = Dialect("e2b", routes, serves)

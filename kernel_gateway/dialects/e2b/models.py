@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
@@ -26,6 +27,8 @@ LIFETIME = 300
 WAKE_LIFETIME = 300.0
 #: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
+#: host that servers of a sandbox are told
+_REQUEST_HOST = re.compile(r"(?:[A-Za-z0-9._:\[\]-]|\$\{PORT\}){0,300}")
 _MIB = 1024**2
 #: seconds
 Seconds = Annotated[int, Field(ge=0)]
@@ -51,9 +54,11 @@ class Network(Body):
     egressProxy: Any = None  # noqa: N815
     dnsServers: Any = None  # noqa: N815
     allowPublicTraffic: bool | None = None  # noqa: N815
+    maskRequestHost: str | None = None  # noqa: N815
+    httpsPorts: Any = None  # noqa: N815
 
     def refuse_openings(self) -> None:
-        """Refuse what would let a sandbox reach something.
+        """Refuse what would let a sandbox reach something, or let it be reached by TLS.
 
         Raises:
             NotSupported: when the client asks for that.
@@ -61,10 +66,14 @@ class Network(Body):
         for field in ("allowOut", "rules", "egressProxy", "dnsServers"):
             if getattr(self, field):
                 raise NotSupported(f"network.{field}: sandboxes have no network here", field=field)
+        if self.httpsPorts:
+            raise NotSupported("network.httpsPorts: servers are reached by plain HTTP only", field="httpsPorts")
 
     def shown(self) -> dict[str, Any]:
         """Return the fields that the client has sent, to show them again."""
-        return self.model_dump(include={"allowOut", "denyOut", "allowPublicTraffic"}, exclude_none=True)
+        return self.model_dump(
+            include={"allowOut", "denyOut", "allowPublicTraffic", "maskRequestHost"}, exclude_none=True
+        )
 
 
 class NetworkChange(Network):
@@ -132,11 +141,19 @@ class NewSandbox(Body):
             wake_lifetime=self._wake_lifetime(settings),
             image=find_template(self.templateID, settings).image,
             asked=asked_of(self.network, self.allow_internet_access),
+            public_ports=self.network is None or self.network.allowPublicTraffic is not False,
+            request_host=self._request_host(),
             max_execute_timeout=settings.max_execute_timeout,
             metadata=metadata,
             secret=new_secret(),
             key_id=key_id,
         )
+
+    def _request_host(self) -> str:
+        host = (self.network and self.network.maskRequestHost) or ""
+        if not _REQUEST_HOST.fullmatch(host):
+            raise InvalidRequest("network.maskRequestHost is no host", field="network.maskRequestHost")
+        return host
 
     def _refuse_what_is_not_there(self) -> None:
         reasons = {

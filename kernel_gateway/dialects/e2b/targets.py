@@ -19,7 +19,8 @@ INTERPRETER = 49999
 FILES = "/files"
 #: format of the ids of this dialect's sandboxes
 ID = re.compile("[a-z2-7]{20}")
-_HOST = re.compile(rf"([0-9]{{1,5}})-({ID.pattern})\.", re.IGNORECASE)
+#: a suffix after the id is ignored. Source: E2B's proxy
+_HOST = re.compile(rf"([0-9]{{1,5}})-({ID.pattern})(?:-[a-z0-9-]{{0,63}})?\.", re.IGNORECASE)
 _PORT = re.compile("[0-9]{1,5}")
 #: paths of the control plane that only E2B's clients request, and paths that AgentRun's clients request, too
 _OWN = re.compile(r"/v2/sandboxes(/.*)?|/(snapshots|templates|volumes|secrets)(/.*)?|/v[23]/(templates|volumes)(/.*)?")
@@ -38,13 +39,18 @@ class Target:
 
 
 def target_of(request: HTTPServerRequest) -> Target | None:
-    """Return the sandbox and the port that a request names, or None if it names no sandbox."""
+    """Return the sandbox and the port that a request names, or None if it names no sandbox. Its host comes first."""
+    if found := _HOST.match(request.host):
+        return Target(found[2].lower(), int(found[1]))
     if (sandbox := request.headers.get("E2b-Sandbox-Id")) is not None:
         port = request.headers.get("E2b-Sandbox-Port", "")
         return Target(sandbox, int(port) if _PORT.fullmatch(port) else 0)
-    if found := _HOST.match(request.host):
-        return Target(found[2].lower(), int(found[1]))
     return None
+
+
+def named_by_host(request: HTTPServerRequest) -> bool:
+    """Return whether the request's host names the sandbox: then its servers have an origin of their own."""
+    return _HOST.match(request.host) is not None
 
 
 def serves(request: HTTPServerRequest) -> bool:

@@ -15,6 +15,7 @@ from kernel_gateway.dialects.native import (
     files,
     languages,
     overview,
+    ports,
     sessions,
     stream,
     tenant_limits,
@@ -39,6 +40,7 @@ from kernel_gateway.http.usage_report import UsageReport
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
 _EXECUTIONS = f"{_SESSION}/executions"
+_PORT, _LINK = f"{_SESSION}/ports/{{port}}", "/v1/ports/{tenant}/{session}/{port}/{token}"
 _LIMITS = "/v1/admin/tenants/{tenant}/limits"
 _RESUME_HEADERS = {
     LAST_EVENT: "`id` of the last event received from the run with this `idempotency_key`. The stream continues after "
@@ -63,6 +65,20 @@ class OpenApiHandler(BaseHandler):
     def get(self) -> None:
         """Send the OpenAPI document."""
         self.finish_json(openapi())
+
+
+def _passed(path: str, how: str, *, public: bool = False) -> list[Operation]:
+    """Return the operations of a server of user code. Its answers may have any status and any body."""
+    return [
+        Operation(
+            method,
+            path,
+            f"{method} of a server that the session's code has started, {how}",
+            media=BINARY,
+            public=public,
+        )
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+    ]
 
 
 #: the operations of each handler; all operations of one handler have the same path
@@ -175,6 +191,23 @@ API: dict[type[BaseHandler], list[Operation]] = {
             "POST", f"{_SESSION}/mkdir", "Make a directory, if there is none", files.FileEntry, files.MakeDirectory
         )
     ],
+    ports.LinksHandler: [
+        Operation(
+            "POST",
+            f"{_SESSION}/links",
+            "Make a URL that opens a port of the session without a key, until it ends",
+            ports.LinkInfo,
+            ports.NewLink,
+            HTTPStatus.CREATED,
+        )
+    ],
+    ports.PortRootHandler: [
+        Operation(
+            "GET", _PORT, "Redirect to the same path with a slash at its end", status=HTTPStatus.PERMANENT_REDIRECT
+        )
+    ],
+    ports.SessionPortHandler: _passed(f"{_PORT}/{{path}}", "with a key"),
+    ports.LinkedPortHandler: _passed(f"{_LINK}/{{path}}", "with a link", public=True),
     stream.StreamHandler: [
         Operation(
             "GET",

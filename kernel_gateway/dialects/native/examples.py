@@ -38,6 +38,7 @@ from kernel_gateway.dialects.native.models import (
     SessionList,
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
+from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.http.usage_report import UsageReport
@@ -182,6 +183,8 @@ _TENANT = {
     "limits": _LIMITS,
 }
 
+_LINK = f"/v1/ports/team-a/report/8501/1769851800..{'0123456789abcdef' * 4}/"
+
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
     {
         CreateSession: {"name": "report", "limits": {"memory": "256m", "cpus": 0.5}, "idle_timeout": 900},
@@ -193,6 +196,8 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         CheckpointList: {"checkpoints": [_CHECKPOINT]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
+        NewLink: {"port": 8501, "seconds": 600},
+        LinkInfo: {"path": _LINK, "url": f"https://gateway.example{_LINK}", "expires_at": "2026-01-31T09:30:00Z"},
         CreateKey: {"tenant": "team-a", "name": "nightly job", "expires_at": "2999-12-31"},
         ChangeLimits: {"sessions": 5, "memory": "256m", "timeout": None},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},

@@ -407,7 +407,19 @@ def test_code_runs_with_either_token_and_files_with_one(gateway: Gateway, box: B
     assert box.call("GET", "/health", ENVD).status_code == 204
 
 
-@pytest.mark.parametrize("port", ["3000", "49998", "0", "99999", "-1", "x", "", "49983x", "1" * 200])
+@pytest.mark.parametrize("port", ["3000", "49998"])
+def test_servers_are_reached_in_sandboxed_sandboxes_only(box: Box, port: str) -> None:
+    answer = box.call("GET", "/contexts", headers={"E2b-Sandbox-Port": port})
+    assert (answer.status_code, answer.json()["port"]) == (502, int(port))
+    assert answer.json()["message"].startswith("The sandbox is running but port is not open: kernels run without")
+
+
+def test_a_port_that_cannot_be_is_refused(box: Box) -> None:
+    answer = box.call("GET", "/contexts", headers={"E2b-Sandbox-Port": "99999"})
+    assert (answer.status_code, answer.text) == (400, "Invalid sandbox port")
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "x", "", "49983x", "1" * 200])
 def test_other_ports_are_not_open(box: Box, port: str) -> None:
     answer = box.call("GET", "/contexts", headers={"E2b-Sandbox-Port": port})
     assert (answer.status_code, answer.json()["message"]) == (502, "The sandbox is running but port is not open")

@@ -294,7 +294,7 @@ class Pool:
             QuotaExceeded: when the tenant would be promised too much memory.
         """
         warm, offered = self._sandboxes, Launch(NO_KERNEL, self._settings.limits, shared=True)
-        if warm is None or not self._fits(launch, offered):
+        if warm is None or not self._fits(replace(launch, env={}), offered):  # each tool gets its own `env`
             return None
         self._starts.require()
         self._starts.require_share(launch)

@@ -79,6 +79,8 @@ class Pool:
         self._sandboxes: WarmKernels[WarmSandbox] | None = None
         #: the kernels that wait for the first session of a sandbox, by the sandbox's workspace; oldest first
         self._reserved: dict[str, Reserved] = {}
+        #: kernels of warm sandboxes whose container is being started
+        self._half: set[KernelHandle] = set()
         self._refilling: dict[str, asyncio.Task[None]] = {}
         self._discarding: set[asyncio.Task[None]] = set()
         #: workspaces that must be deleted
@@ -97,7 +99,7 @@ class Pool:
         """Return all containers and processes that belong to the pool."""
         kernels = {one.handle for warm in self._stocks() for one in warm}
         reserved = {reserved.kernel.handle for reserved in self._reserved.values()}
-        return kernels | reserved | {sandbox.container for sandbox in self._sandboxes or ()}
+        return kernels | reserved | self._half | {sandbox.container for sandbox in self._sandboxes or ()}
 
     def _stocks(self) -> list[WarmKernels[Any]]:
         return [*self._warm.values(), *([self._sandboxes] if self._sandboxes is not None else [])]
@@ -160,10 +162,14 @@ class Pool:
         kernel: Kernel | None = None
         try:
             kernel = await self._starts.start_kernel(launch)
+            self._half.add(kernel.handle)
             container = await self._starts.start_container(replace(launch, kernelspec=NO_KERNEL))
         except BaseException:
             await shielded(spawn(self._end_start(kernel, str(launch.workspace)), "end a warm sandbox"))
             raise
+        finally:
+            if kernel is not None:
+                self._half.discard(kernel.handle)
         return WarmSandbox(container, kernel)
 
     async def _watch_exit(self, warm: WarmKernels[Any], kernel: Waiting) -> None:

@@ -323,6 +323,26 @@ async def test_a_kernel_that_nobody_needs_is_ended_after_a_while(world: World) -
     assert await read(sandbox, "a") == b"kept"
 
 
+async def test_half_of_one_is_no_stray(backend: FakeBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world_over(backend, sandboxes=1, pool_max=1) as world:
+        start, go_on = backend.start, asyncio.Event()
+
+        async def start_containers_late(launch: Launch) -> FakeKernel:
+            if launch.kernelspec is NO_KERNEL:
+                await go_on.wait()
+            return await start(launch)
+
+        monkeypatch.setattr(backend, "start", start_containers_late)
+        world.pool.keep_sandboxes_warm(PYTHON)
+        await until(lambda: len(world.starts.running) == 1)
+        await world.strays.sweep()
+        world.clock.passes(OWNERLESS_MAX)
+        await world.strays.sweep()
+        go_on.set()
+        await until(lambda: world.pool.depth() == 1)
+        assert world.stray == 0
+
+
 async def test_no_part_of_one_is_a_stray(world: World) -> None:
     await world.sandboxes.create(KEY, SPEC)
     await only_one_stays_warm(world)

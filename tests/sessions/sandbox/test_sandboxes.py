@@ -459,7 +459,7 @@ async def test_a_session_has_the_settings_of_its_sandbox(world: World) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_the_sessions_of_a_sandbox_get_no_warm_kernel(
+async def test_the_sessions_of_a_sandbox_get_no_warm_kernel_of_a_language(
     backend: FakeBackend,
     shared: bool,  # noqa: FBT001
 ) -> None:

@@ -97,9 +97,9 @@ class Pool:
 
     def handles(self) -> set[KernelHandle]:
         """Return all containers and processes that belong to the pool."""
-        kernels = {one.handle for warm in self._stocks() for one in warm}
-        reserved = {reserved.kernel.handle for reserved in self._reserved.values()}
-        return kernels | reserved | self._half | {sandbox.container for sandbox in self._sandboxes or ()}
+        kernels = [*self.warm_kernels(), *(reserved.kernel for reserved in self._reserved.values())]
+        sandboxes = [handle for sandbox in self._sandboxes or () for handle in (sandbox.handle, sandbox.container)]
+        return {*(kernel.handle for kernel in kernels), *sandboxes, *self._half}
 
     def _stocks(self) -> list[WarmKernels[Any]]:
         return [*self._warm.values(), *([self._sandboxes] if self._sandboxes is not None else [])]
@@ -370,9 +370,9 @@ class Pool:
 
     async def delete_workspace(self, workspace: str) -> None:
         """Delete a workspace, and end the kernel that is reserved for it. If this fails, it is retried at intervals."""
+        self._unwanted.add(workspace)
         if (reserved := self._reserved.pop(workspace, None)) is not None:
             await reserved.kernel.kill(SessionClosed())
-        self._unwanted.add(workspace)
         with log_failure(f"removal of workspace {workspace}"):
             await self._backend.delete_workspace(workspace)
             self._unwanted.discard(workspace)

@@ -167,7 +167,8 @@ class Service:
             on_stages=self.metrics.pool.stages,
         )
         self._measure(starts)
-        stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max)
+        sandboxes = settings.sandbox_pool_size
+        stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max, sandboxes=sandboxes)
         self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
         self.tenant_limits = TenantLimitStore(self.state_dir / "tenants.db", settings.most_of, settings.fixed_limits)
         self.quotas = Quotas(
@@ -391,7 +392,9 @@ class Service:
         self._background.append(spawn(self.usage.keep_counting(self._budgets.held, age), "usage"))
         if age:
             self._background.append(spawn(self.audit.keep_removing_old(age, AUDIT_INTERVAL), "audit retention"))
-        self.pool.keep_warm(self.specs.find(self.registry.defaults.language))
+        default = self.specs.find(self.registry.defaults.language)
+        self.pool.keep_warm(default)
+        self.pool.keep_sandboxes_warm(default)
         return self
 
     def _warn_of_languages(self) -> None:

@@ -197,6 +197,11 @@ class Settings(BaseSettings):
     )
     pool_size: int = _warm(1, ge=0, description="kernels kept warm per language in use; 0: none")
     pool_max: int = _warm(4, ge=0, description="most warm kernels per language, while sessions outpace kernel starts")
+    sandbox_pool_size: int = _warm(
+        1,
+        ge=0,
+        description="sandboxes kept warm, each with a container and a kernel, and more as with `pool_max`; 0: none",
+    )
     preload: Modules = _warm(
         None,
         description="modules that warm Python kernels import ahead of need, with commas, or an empty list; "

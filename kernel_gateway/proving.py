@@ -75,6 +75,7 @@ def _alone(settings: Settings, directory: Path) -> Settings:
             "egress_allow": [],
             "keep_sessions": False,
             "pool_size": 0,
+            "sandbox_pool_size": 0,
             "code_policy": "none",
             "max_sessions_per_tenant": Settings.model_fields["max_sessions_per_tenant"].default,
             "max_execution_seconds": 0,

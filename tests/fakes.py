@@ -944,6 +944,7 @@ class World:
         *,
         pool_size: int = 0,
         pool_max: int = 0,
+        sandboxes: int = 0,
         starts: int = 8,
         memory: int = 0,
         quotas: TenantLimits | None = None,
@@ -969,7 +970,7 @@ class World:
         self.pool = Pool(
             backend,
             self.starts,
-            PoolSettings(defaults.limits, pool_size, pool_max, refill_delay=0),
+            PoolSettings(defaults.limits, pool_size, pool_max, refill_delay=0, sandboxes=sandboxes),
             self.clock,
             observer=self.seen,
         )

@@ -178,6 +178,7 @@ def gateway(
                     "KERNEL_GATEWAY_ISOLATION": isolation,
                     "KERNEL_GATEWAY_NETWORK": NETWORK,
                     "KERNEL_GATEWAY_POOL_SIZE": "0",  # else each gateway starts a kernel that its test does not use
+                    "KERNEL_GATEWAY_SANDBOX_POOL_SIZE": "0",
                     "KERNEL_GATEWAY_GOLDEN_IMAGES": "off",  # the same holds for a golden image, and it takes 170 MB
                     "KERNEL_GATEWAY_PRELOAD": "",  # importing in warm kernels costs more than most tests
                     "KERNEL_GATEWAY_STATE_DIR": directory,

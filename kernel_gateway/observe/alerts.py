@@ -144,7 +144,8 @@ _WORK = (
         Level("kernel_gateway_pool_kernels", "==", 0, of="kernel_gateway_pool_target"),
         5,
         "No warm kernel of some language has waited for 5 minutes: new sessions start slowly.",
-        "If kernels are taken faster than they start, raise `pool_size`. If none starts, the log says why, and "
+        "If kernels are taken faster than they start, raise `pool_size`, or `sandbox_pool_size` for the language "
+        "`sandbox`. If none starts, the log says why, and "
         "`kernel-gateway doctor` what is missing.",
     ),
     Alert(

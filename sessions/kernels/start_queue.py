@@ -121,9 +121,15 @@ class StartQueue:
         """
         self._memory.require_share(launch.tenant, launch.limits.memory)
 
-    def hand_over(self, kernel: Kernel, tenant: str) -> None:
-        """Count the memory of a warm kernel for the tenant that gets it."""
-        self._memory.hand_over(_place(kernel.handle, kernel.launch), tenant)
+    def hand_over(self, handle: KernelHandle, launch: Launch, tenant: str) -> None:
+        """Count the memory of a warm kernel or container for the tenant that gets it.
+
+        Args:
+            handle: handle of the kernel or container.
+            launch: order that it was started with.
+            tenant: the tenant.
+        """
+        self._memory.hand_over(_place(handle, launch), tenant)
 
     @contextmanager
     def _promise(self, launch: Launch) -> Iterator[None]:

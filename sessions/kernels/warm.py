@@ -1,4 +1,4 @@
-"""The warm kernels of one language, and their wanted number.
+"""The warm kernels of one language, or the warm sandboxes, and their wanted number.
 
 The wanted number is `size` at first. It grows by one when a session finds no warm kernel, and shrinks by the number of
 kernels that were not needed for a while. Warm kernels import the modules of their kernelspec. This module starts no
@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 
-from sessions.kernels.kernel import Kernel
+from sessions.backends.base import KernelHandle, Launch
+from sessions.kernels.preloading import Preloading
 from sessions.model.errors import SessionError, StartFailed
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.values import Limits
@@ -30,7 +31,7 @@ PAUSE_MAX = 480.0
 
 
 class PoolObserver(Protocol):
-    """Gets the events of the pool."""
+    """Gets the events of the pool. The language `sandbox` means the warm sandboxes."""
 
     def depth_changed(self, language: str, kernels: int, target: int) -> None:
         """Called with the number of warm kernels and their wanted number."""
@@ -57,23 +58,56 @@ class PoolSettings:
     #: seconds between a lease and the start of the next kernel. A start uses all processors of a small machine, and the
     #: client that has just got its kernel needs them for its first cell.
     refill_delay: float = 0.25
+    #: usual number of warm sandboxes. 0 means none.
+    sandboxes: int = 0
 
     def preload(self, kernelspec: KernelSpec) -> list[str]:
         """Return the modules that a warm kernel imports. None of them if they would fill much of its memory."""
         return list(kernelspec.preload_within(self.limits.memory))
 
 
-class WarmKernels:
+class Waiting(Protocol):
+    """A warm kernel, alone or in a warm sandbox."""
+
+    @property
+    def launch(self) -> Launch:
+        """Order that the kernel was started with."""
+
+    @property
+    def handle(self) -> KernelHandle:
+        """Container or process of the kernel."""
+
+    @property
+    def preloading(self) -> Preloading:
+        """Imports of the kernel."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended."""
+
+    async def wait(self) -> SessionError:
+        """Wait for its end, and return why it ended."""
+
+    async def kill(self, cause: SessionError) -> None:
+        """End it, and wait until it has ended."""
+
+
+WaitingT = TypeVar("WaitingT", bound=Waiting)
+
+
+class WarmKernels(Generic[WaitingT]):
     """Warm kernels, oldest first."""
 
-    def __init__(self, kernelspec: KernelSpec, settings: PoolSettings, now: float) -> None:
+    def __init__(self, name: str, kernelspec: KernelSpec, settings: PoolSettings, now: float) -> None:
         """Begin empty.
 
         Args:
+            name: name in metrics and in the log.
             kernelspec: kernelspec of all these kernels.
             settings: number of kernels and their limits.
             now: time in seconds, as in all methods.
         """
+        self.name = name
         self.kernelspec = kernelspec
         #: wanted number of kernels
         self.target = settings.size
@@ -83,7 +117,7 @@ class WarmKernels:
         self._failures = 0
         self._size = settings.size
         self._most = max(settings.size, settings.most) if settings.size else 0
-        self._warm: deque[Kernel] = deque()
+        self._warm: deque[WaitingT] = deque()
         #: modules to preload, and those modules whose import has already ended a kernel
         self._modules = settings.preload(kernelspec)
         self._fatal: set[str] = set()
@@ -94,7 +128,7 @@ class WarmKernels:
     def __len__(self) -> int:
         return len(self._warm)
 
-    def __iter__(self) -> Iterator[Kernel]:
+    def __iter__(self) -> Iterator[WaitingT]:
         return iter(self._warm)
 
     @property
@@ -102,7 +136,7 @@ class WarmKernels:
         """Whether one more kernel is wanted."""
         return len(self._warm) < self.target
 
-    def put(self, kernel: Kernel) -> None:
+    def put(self, kernel: WaitingT) -> None:
         """Add a kernel that was started."""
         self.succeeded()
         self._warm.append(kernel)
@@ -124,17 +158,17 @@ class WarmKernels:
                     self._fatal.add(module)
                     continue
             if problem:
-                log.warning("a module was not preloaded", language=self.kernelspec.name, module=module, reason=problem)
+                log.warning("a module was not preloaded", language=self.name, module=module, reason=problem)
                 self._modules.remove(module)
 
-    def _unprepared(self) -> tuple[Kernel, str] | None:
+    def _unprepared(self) -> tuple[WaitingT, str] | None:
         """Return the oldest kernel that has not tried all modules, and the first module that it has not tried."""
         alive = (kernel for kernel in self._warm if kernel.alive)
         return next(
             ((one, module) for one in alive for module in self._modules if module not in one.preloading.tried), None
         )
 
-    def take(self) -> Kernel | None:
+    def take(self) -> WaitingT | None:
         """Remove and return the oldest kernel, if possible one that is not importing. None if there is no kernel."""
         if not self._warm:
             return None
@@ -143,11 +177,11 @@ class WarmKernels:
         self._spare = min(self._spare, len(self._warm))
         return kernel
 
-    def give_up(self) -> Kernel | None:
+    def give_up(self) -> WaitingT | None:
         """Remove and return the newest kernel, because a session needs its memory. None if there is no kernel."""
         return self._warm.pop() if self._warm else None
 
-    def drop(self, kernel: Kernel) -> bool:
+    def drop(self, kernel: WaitingT) -> bool:
         """Remove a kernel that has ended.
 
         Returns:
@@ -180,7 +214,7 @@ class WarmKernels:
         """Return whether the pool may start a kernel, because it makes no pause after a failed start."""
         return not self._failures or now >= self.paused_until
 
-    def shrink(self, now: float) -> list[Kernel]:
+    def shrink(self, now: float) -> list[WaitingT]:
         """Remove the kernels that were not needed in the last period.
 
         Returns:
@@ -191,7 +225,7 @@ class WarmKernels:
             self._since, self._spare = now, self.target
         return [self._warm.pop() for _ in range(len(self._warm) - self.target)]
 
-    def clear(self) -> list[Kernel]:
+    def clear(self) -> list[WaitingT]:
         """Remove and return all kernels."""
         kernels = list(self._warm)
         self._warm.clear()

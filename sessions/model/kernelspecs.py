@@ -191,6 +191,10 @@ class KernelSpec:
         return self.run.replace("{json}", _literal({"code": code, "arguments": dict(arguments), "most": most}))
 
 
+#: what a container runs that has no kernel: only tools and commands run in it
+NO_KERNEL = KernelSpec("none", "no kernel", argv=())
+
+
 def _literal(value: Mapping[str, Any]) -> str:
     """Return a value as ASCII JSON inside a JSON string. Every language of the kernels reads it as a string literal.
 

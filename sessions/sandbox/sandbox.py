@@ -17,6 +17,7 @@ from sessions.backends.base import KernelHandle, Launch
 from sessions.guest.paths import directory_path
 from sessions.guest.tools import responds_within
 from sessions.guest.workspace import make_directory
+from sessions.kernels.warm_sandbox import WarmSandbox
 from sessions.model.errors import (
     FileExists,
     InvalidRequest,
@@ -26,7 +27,7 @@ from sessions.model.errors import (
     SessionError,
     SessionNotFound,
 )
-from sessions.model.kernelspecs import KernelSpec
+from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import SharedWork, spawn
 from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
 from sessions.sandbox.commands import Commands
@@ -39,14 +40,17 @@ from sessions.session.session import Session
 from sessions.store.session_records import ContainerRecord, SandboxRecord
 
 log = structlog.get_logger()
-#: kernelspec of a sandbox's own container
-NO_KERNEL = KernelSpec("none", "no kernel", argv=())
 #: a container that has ended is replaced at once if it ran for these seconds; otherwise on the next use
 LASTING = 10.0
 #: seconds for the container to answer after it ran out of memory
 PULSE_TIMEOUT = 5.0
 #: permissions of a directory that is made because a kernel shall start in it
 DIRECTORY_MODE = 0o755
+
+
+def launch_for(key: SessionKey, spec: SandboxSpec, workspace: str | None = None) -> Launch:
+    """Return the order to start the own container of a sandbox. Without a workspace, it gets a new one."""
+    return Launch(NO_KERNEL, spec.limits, spec.env, workspace, shared=True, tenant=key.tenant, image=spec.image)
 
 
 class Sandbox(Owner):
@@ -60,6 +64,7 @@ class Sandbox(Owner):
         services: SessionServices,
         *,
         record: SandboxRecord | None = None,
+        warm: WarmSandbox | None = None,
     ) -> None:
         """Make a sandbox that has no container yet.
 
@@ -70,14 +75,15 @@ class Sandbox(Owner):
             services: services that sessions and sandboxes share.
             record: record of the sandbox that an earlier gateway has left, whose container `take_over` gets. None means
                 a new sandbox.
+            warm: workspace and container of a new sandbox. None means that it begins with a new workspace.
         """
         super().__init__(key, spec, record.created_at if record else services.ledger.clock(), services)
         self.spec = spec
-        self.workspace = record.workspace if record else uuid.uuid4().hex
+        self._warm = warm
+        kept = record or warm
+        self.workspace = kept.workspace if kept else uuid.uuid4().hex
         #: order to start its own container
-        self.launch = Launch(
-            NO_KERNEL, spec.limits, spec.env, self.workspace, shared=True, tenant=key.tenant, image=spec.image
-        )
+        self.launch = launch_for(key, spec, self.workspace)
         #: why files of clients were lost. None means that no files were lost.
         self.loss: str | None = record.loss if record else None
         #: the container that an earlier gateway has left. None means that there was none, or that it was taken over.
@@ -136,7 +142,8 @@ class Sandbox(Owner):
         return container
 
     async def _start_container(self) -> KernelHandle:
-        container = await self._services.kernels.start_container(self.launch)
+        warm, self._warm = self._warm, None
+        container = warm.container if warm else await self._services.kernels.start_container(self.launch)
         try:
             self._record(container)
         except SessionError:
@@ -300,8 +307,9 @@ class Sandbox(Owner):
         # Wait also for sessions that ended before: a kernel that is still being started would make the workspace again.
         await self._registry.freed(self.workspace)
         await self._start.wait()
-        if self._container is not None:
-            await self._container.kill()
+        container = self._warm.container if self._warm is not None else self._container
+        if container is not None:
+            await container.kill()
         await self.watchers.close()
         if self.left_container is None:  # else `take_over` deletes it
             await self._services.kernels.delete_workspace(self.workspace)

@@ -7,7 +7,7 @@ from collections import Counter
 
 from sessions.model.errors import SandboxNotFound, SessionExists
 from sessions.model.values import SandboxSpec, SessionKey
-from sessions.sandbox.sandbox import Sandbox
+from sessions.sandbox.sandbox import Sandbox, launch_for
 from sessions.session.owner import End, Owners
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
@@ -80,7 +80,7 @@ class Sandboxes(Owners[Sandbox]):
         return sandbox.pausing.paused
 
     async def create(self, key: SessionKey, spec: SandboxSpec) -> Sandbox:
-        """Make a sandbox and start its own container.
+        """Make a sandbox, and start its own container unless there is a warm one.
 
         Raises:
             SessionExists: when there is a sandbox with this key.
@@ -92,7 +92,8 @@ class Sandboxes(Owners[Sandbox]):
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
         self._services.own_limits(key.tenant).check(spec.limits)
         self._admit(key.tenant, spec.limits.disk)
-        sandbox = Sandbox(key, spec, self._registry, self._services)
+        warm = self._services.kernels.take_sandbox(launch_for(key, spec))
+        sandbox = Sandbox(key, spec, self._registry, self._services, warm=warm)
         self._ended.pop(key, None)
         await self._start(sandbox)
         return sandbox

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sessions.checkpoints.sleep import MemoryObserver
     from sessions.checkpoints.writing import KernelMemory
     from sessions.kernels.kernel import Kernel  # commands that run no kernel start without the channels' libraries
+    from sessions.kernels.warm_sandbox import WarmSandbox
 
 
 class KernelSource(Protocol):
@@ -48,6 +49,19 @@ class KernelSource(Protocol):
 
         Raises:
             SessionError: when the container could not be started.
+        """
+
+    def take_sandbox(self, launch: Launch) -> WarmSandbox | None:
+        """Return a container and a workspace that were made ahead of need, for one new sandbox only.
+
+        Args:
+            launch: properties of the container, without a workspace.
+
+        Returns:
+            None means that none fits: the sandbox starts its own container.
+
+        Raises:
+            SessionError: when no container could be started either.
         """
 
     async def delete_workspace(self, workspace: str) -> None:

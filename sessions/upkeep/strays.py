@@ -76,7 +76,7 @@ class Strays:
         return [*self._registry.all(), *self._sandboxes.all()]
 
     def _owned(self) -> set[KernelHandle | None]:
-        return {owner.container for owner in self._owners()} | {kernel.handle for kernel in self._pool.warm_kernels()}
+        return {*(owner.container for owner in self._owners()), *self._pool.handles()}
 
     async def _end(self, handle: KernelHandle, workspace: str | None) -> None:
         await handle.kill()

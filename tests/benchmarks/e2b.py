@@ -1,10 +1,10 @@
 """Measures E2B's `run_code` and its `/execute`, beside the native API's execute, all on the same kernel.
 
-One gateway, one run, the ways take turns: read the ratios. Then from `Sandbox.create` to the first result, with kernels
-that are started plainly, and as users have it, restored from a checkpoint; beside a session of the native API whose
-kernel comes from the pool. A sandbox's kernels share their files and `/tmp`, which warm ones cannot. Run by hand:
+One gateway, one run, the ways take turns: read the ratios. Then from `Sandbox.create` to the first result, command and
+file, in sandboxes that nothing was started for, and in warm ones; beside a session of the native API whose kernel comes
+from the pool. At last sandboxes that are created one after the other, without a pause. Run by hand:
 
-    .venv/bin/python tests/benchmarks/e2b.py [--isolation docker|process] [--image NAME] [--rounds N]
+    .venv/bin/python tests/benchmarks/e2b.py [--isolation docker|process] [--image NAME] [--rounds N] [--row N]
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import re
 import sys
 import time
 from collections import defaultdict
@@ -28,8 +29,6 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from e2b_code_interpreter import Sandbox
 
 from tests.benchmarks.figures import percentile, say, spread
-from tests.benchmarks.first import CHECKPOINT, RESTORED
-from tests.benchmarks.serving import until_warm
 from tests.benchmarks.start import PRELOAD
 from tests.benchmarks.ways import AUTHORIZATION, CODE
 from tests.gateways import KEYS, Gateway, gateway
@@ -39,6 +38,18 @@ WAYS = ("native execute", "E2B's /execute", "run_code of E2B's SDK", "the same w
 BASE = WAYS[0]
 #: created sandboxes of each way
 CREATED = 10
+#: settings with which kernels are restored from golden images, as users have it
+GOLDEN = {"golden_images": "auto", "preload": ",".join(PRELOAD)}
+#: seconds for the pool to fill
+FULL = 240.0
+#: seconds of rest before each measurement
+QUIET = 1.0
+#: what a client does first in a new sandbox
+FIRSTS: dict[str, Callable[[Sandbox], object]] = {
+    "result": lambda sandbox: sandbox.run_code(CODE).text == "2",
+    "command": lambda sandbox: sandbox.commands.run("echo 2").stdout == "2\n",
+    "file": lambda sandbox: sandbox.files.write("two", "2"),
+}
 
 
 def options(serving: Gateway) -> dict[str, Any]:
@@ -72,55 +83,87 @@ def measure(serving: Gateway, sandbox: Sandbox, rounds: int) -> dict[str, list[f
     return seconds
 
 
-def created(serving: Gateway) -> tuple[float, float]:
-    """Return the seconds until a new sandbox is there, and until its first result."""
+def created(serving: Gateway, first: Callable[[Sandbox], object]) -> tuple[float, float, float]:
+    """Return the seconds until a new sandbox is there, until its first answer, and of a further context."""
     begin = time.perf_counter()
     sandbox = Sandbox.create(timeout=300, **options(serving))
     there = time.perf_counter() - begin
     try:
+        assert first(sandbox)
+        answered = time.perf_counter() - begin
         assert sandbox.run_code(CODE).text == "2"
-        return there, time.perf_counter() - begin
+        begin = time.perf_counter()
+        assert sandbox.run_code(CODE, context=sandbox.create_code_context()).text == "2"
+        return there, answered, time.perf_counter() - begin
     finally:
         sandbox.kill()
 
 
-def pooled(serving: Gateway) -> float:
+def pooled(serving: Gateway, name: str = "first") -> float:
     """Return the seconds from the creation of a session to its first result."""
-    until_warm(serving)
     begin = time.perf_counter()
-    reply = serving.execute("first", CODE)
+    reply = serving.execute(name, CODE)
     seconds = time.perf_counter() - begin
     assert reply["status"] == "ok"
-    serving.call("DELETE", "/v1/sessions/first")
+    serving.call("DELETE", f"/v1/sessions/{name}")
     return seconds
 
 
-def until_restored(serving: Gateway) -> None:
-    """Wait for the checkpoint of sandboxes' kernels, which the first sandbox asks for."""
-    created(serving)
-    deadline = time.monotonic() + CHECKPOINT
-    while not any(each.get("event") == "kernels are restored" and each["shared"] for each in serving.logged()):
-        assert time.monotonic() < deadline, "no checkpoint is made"
+def until_full(serving: Gateway, kernels: int) -> None:
+    """Wait for so many warm kernels, those of warm sandboxes included, and for the golden images of all of them."""
+    deadline = time.monotonic() + FULL
+    wanted = re.compile(r"^kernel_gateway_warm_kernels (\d+)", re.MULTILINE)
+    while True:
+        found = wanted.search(serving.call("GET", "/metrics", tenant=None).text)
+        shapes = {each["shared"] for each in serving.logged() if each.get("event") == "kernels are restored"}
+        if found and int(found[1]) >= kernels and (serving.isolation == "process" or len(shapes) == len((False, True))):
+            return
+        assert time.monotonic() < deadline, "the pool does not fill"
         time.sleep(0.2)
 
 
-def firsts(plain: Gateway, isolation: str, image: str) -> None:
+def firsts(isolation: str, image: str) -> None:
     """Measure and print what a client waits for in a new sandbox, and in a new session."""
     rows: dict[str, list[float]] = defaultdict(list)
+    settings: dict[str, Any] = GOLDEN if isolation == "docker" else {}
     with ExitStack() as stack:
-        ways = {"started plainly": plain}
-        if isolation == "docker":
-            usual = {"golden_images": "auto", "preload": ",".join(PRELOAD), "pool_size": "2"}
-            ways[RESTORED] = stack.enter_context(gateway(isolation, image=image, must_be_ready=True, **usual))
-            until_restored(ways[RESTORED])
+        cold = stack.enter_context(gateway(isolation, image=image, **settings))
+        warm = stack.enter_context(gateway(isolation, image=image, pool_size="1", sandbox_pool_size="1", **settings))
+        created(cold, FIRSTS["result"])  # asks for the golden image of a sandbox's kernels
+        until_full(cold, 0)
         for _ in range(CREATED):
-            for way, serving in ways.items():
-                there, first = created(serving)
-                rows[f"`Sandbox.create`, kernels {way}"].append(there)
-                rows[f"the same and its first result, kernels {way}"].append(first)
-            rows["first result of a session from the pool"].append(pooled(ways.get(RESTORED, plain)))
-    for name, seconds in rows.items():
-        print(f"{name}, {CREATED} times: {spread(seconds)}")
+            for name, first in FIRSTS.items():
+                for way, serving in (("no warm sandbox", cold), ("warm", warm)):
+                    until_full(serving, 2 * (serving is warm))
+                    time.sleep(QUIET)
+                    there, answered, further = created(serving, first)
+                    rows[f"{way}: `Sandbox.create`"].append(there)
+                    rows[f"{way}: the same and its first {name}"].append(answered)
+                    rows[f"{way}: a further context and its first result"].append(further)
+            until_full(warm, 2)
+            time.sleep(QUIET)
+            rows["first result of a session from the pool"].append(pooled(warm))
+    for name, seconds in sorted(rows.items()):
+        print(f"{name}, {len(seconds)} times: {spread(seconds)}")
+
+
+def in_a_row(isolation: str, image: str, count: int) -> None:
+    """Measure and print the first results of sandboxes, and of sessions, that are made one after the other."""
+    settings: dict[str, Any] = GOLDEN if isolation == "docker" else {}
+    pools: dict[str, Any] = {"pool_size": str(count), "sandbox_pool_size": str(count), "pool_max": str(count)}
+    with gateway(isolation, image=image, max_sessions_per_tenant=str(9 * count), **pools, **settings) as serving:
+        until_full(serving, 2 * count)
+        time.sleep(QUIET)
+        sessions = [pooled(serving, f"row-{number}") for number in range(count)]
+        until_full(serving, 2 * count)
+        time.sleep(QUIET)
+        sandboxes = []
+        for _ in range(count):
+            begin = time.perf_counter()
+            assert Sandbox.create(timeout=300, **options(serving)).run_code(CODE).text == "2"
+            sandboxes.append(time.perf_counter() - begin)
+    print(f"first results of {count} sessions in a row, from the pool: {spread(sessions)}")
+    print(f"first results of {count} sandboxes in a row, all warm: {spread(sandboxes)}")
 
 
 def main() -> None:
@@ -129,6 +172,7 @@ def main() -> None:
     parser.add_argument("--isolation", default="docker", choices=["docker", "process"])
     parser.add_argument("--image", default="kernel-gateway/python:latest")
     parser.add_argument("--rounds", type=int, default=100)
+    parser.add_argument("--row", type=int, default=20)
     flags = parser.parse_args()
     say("starting a gateway")
     with gateway(flags.isolation, image=flags.image, pool_size="2") as serving:
@@ -138,7 +182,8 @@ def main() -> None:
             seconds = measure(serving, sandbox, flags.rounds)
         finally:
             sandbox.kill()
-        firsts(serving, flags.isolation, flags.image)
+    firsts(flags.isolation, flags.image)
+    in_a_row(flags.isolation, flags.image, flags.row)
     base = median(seconds[BASE])
     print(f"`{CODE}` on {flags.isolation} kernels, {flags.rounds} runs each\n")
     print("| way | p50 ms | p95 ms | p50 to the first |\n|---|---|---|---|")

@@ -87,7 +87,14 @@ async def test_a_language_that_needs_more_memory_is_logged_at_start(
 ) -> None:
     service = Service(
         Settings.model_validate(
-            {"isolation": "process", "state_dir": tmp_path, "port": 0, "pool_size": 0, "memory": memory}
+            {
+                "isolation": "process",
+                "state_dir": tmp_path,
+                "port": 0,
+                "pool_size": 0,
+                "sandbox_pool_size": 0,
+                "memory": memory,
+            }
         )
     )
     with capture_logs() as logs:

@@ -115,6 +115,7 @@ OTHER = {
     "port": "an address",
     "pool_size": "kernels ahead of need, which give way",
     "pool_max": "kernels ahead of need, which give way",
+    "sandbox_pool_size": "kernels ahead of need, which give way",
     "golden_disk": "golden images of the operator's images and preload, of which tenants choose none",
     "memory": "of one kernel",
     "processes": "of one kernel",

@@ -10,12 +10,12 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.http.formats import rfc3339
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.ports.handler import PortHandler, port_of
 from kernel_gateway.ports.headers import Place
 from kernel_gateway.ports.links import Link, read_token
+from kernel_gateway.times import rfc3339
 from sessions.model.errors import InvalidRequest, SessionNotFound
 from sessions.model.values import SessionKey
 from sessions.session.session import Session

@@ -344,7 +344,7 @@ async def test_the_gateway_writes_last_uses_while_it_runs_and_removes_old_sums_o
     with closing(usage_store.UsageStore(tmp_path / "usage.db", lambda: 5.0 * usage_store.HOUR)) as before:
         before.add(usage_store.Held({"acme": 1}, {}), 1.0)
     assert usage_of(tmp_path, None, None) != [], "the control"
-    settings = {"state_dir": tmp_path, "port": 0, "pool_size": 0, "audit_retention": 1}
+    settings = {"state_dir": tmp_path, "port": 0, "pool_size": 0, "sandbox_pool_size": 0, "audit_retention": 1}
     service = await Service(Settings.model_validate(settings)).start()
     try:
         key, _ = service.keystore.add("acme")
@@ -439,7 +439,14 @@ def test_the_overview_says_how_much_is_left(admin_of_limits: tuple[Gateway, str]
 async def overview(tmp_path: Path, **settings: Any) -> dict[str, Any]:
     """Return the overview of a gateway in this process, after its first look for alerts."""
     key = "the-admins-own-key"
-    values = {"isolation": "process", "state_dir": tmp_path, "port": 0, "pool_size": 0, "admin_key": key} | settings
+    values = {
+        "isolation": "process",
+        "state_dir": tmp_path,
+        "port": 0,
+        "pool_size": 0,
+        "sandbox_pool_size": 0,
+        "admin_key": key,
+    } | settings
     service = await Service(Settings.model_validate(values)).start()
     try:
         await fakes.until(service.alerts.firing)

@@ -34,9 +34,9 @@ from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.checkpoint import SleepFailed
 from sessions.model.errors import ConnectionFailed, SessionClosed
+from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
-from sessions.sandbox.sandbox import NO_KERNEL
 from tests.attacks.bench import forget_network
 from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect, until
 

@@ -20,10 +20,9 @@ from sessions.backends.process import ProcessBackend
 from sessions.guest.processes import run_process
 from sessions.kernels.kernel import Kernel
 from sessions.model.errors import SessionClosed, StartFailed
-from sessions.model.kernelspecs import KernelSpec
+from sessions.model.kernelspecs import NO_KERNEL, KernelSpec
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
-from sessions.sandbox.sandbox import NO_KERNEL
 from tests.fakes import KERNELSPECS, until
 from tests.sessions.backends.test_contract import execute
 

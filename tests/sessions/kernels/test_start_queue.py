@@ -12,8 +12,8 @@ from sessions.backends.base import Launch
 from sessions.kernels import start_queue as module
 from sessions.kernels.kernel import Kernel
 from sessions.model.errors import NotInitialized, SessionClosed, StartFailed
+from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import spawn
-from sessions.sandbox.sandbox import NO_KERNEL
 from sessions.tenants.shares import NOBODY
 from tests.fakes import PYTHON, FakeBackend, World, until, world_over
 

@@ -29,6 +29,7 @@ from sessions.model.errors import (
     ShuttingDown,
     StartFailed,
 )
+from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import (
     MEMORY_MIN,
@@ -98,7 +99,7 @@ async def test_a_sandbox_has_a_container_without_a_kernel(world: World) -> None:
     sandbox = await world.sandboxes.create(KEY, spec)
     assert world.sandboxes.get(KEY) is sandbox
     assert world.sandboxes.all() == world.sandboxes.of("acme") == [sandbox]
-    expected = Launch(module.NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True, tenant="acme")
+    expected = Launch(NO_KERNEL, spec.limits, {"A": "1"}, sandbox.workspace, shared=True, tenant="acme")
     assert [kernel.launch for kernel in world.backend.alive] == [expected]
     assert (sandbox.end, sandbox.loss) == (None, None)
 
@@ -458,7 +459,7 @@ async def test_a_session_has_the_settings_of_its_sandbox(world: World) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-async def test_the_sessions_of_a_sandbox_get_no_warm_kernel(
+async def test_the_sessions_of_a_sandbox_get_no_warm_kernel_of_a_language(
     backend: FakeBackend,
     shared: bool,  # noqa: FBT001
 ) -> None:

@@ -27,10 +27,9 @@ from sessions.backends.docker.engine.stdio_channel import StdioChannel
 from sessions.backends.docker.isolation.proof import Proven
 from sessions.backends.docker.profile import DISKS_LABEL, Disk, volume_names
 from sessions.model.errors import NotInitialized, StartFailed
-from sessions.model.kernelspecs import Inventory
+from sessions.model.kernelspecs import NO_KERNEL, Inventory
 from sessions.model.tasks import spawn
 from sessions.model.values import Limits
-from sessions.sandbox.sandbox import NO_KERNEL
 from tests.attacks.bench import IMAGE, NETWORK_PREFIX, RUN, forget_network, require_root
 from tests.fakes import until
 

@@ -43,10 +43,9 @@ from sessions.backends.docker.sleep import SLEEPS
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed, NotInitialized, SessionClosed, StartFailed
-from sessions.model.kernelspecs import KernelSpecs
+from sessions.model.kernelspecs import NO_KERNEL, KernelSpecs
 from sessions.model.tasks import spawn
 from sessions.model.values import Limits
-from sessions.sandbox.sandbox import NO_KERNEL
 from tests.fakes import Listener, background, until
 from tests.figures import hold
 from tests.host import processes

@@ -45,6 +45,9 @@ def test_the_page_answers_every_question_of_a_newcomer() -> None:
         "an error",
         "an alert",
         "a metric",
+        "a call of the native API",
+        "a command",
+        "a table or a column",
         "a setting",
     }
     assert {what for what, _, _ in ROWS} == asked

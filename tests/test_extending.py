@@ -45,6 +45,9 @@ def test_the_page_answers_every_question_of_a_newcomer() -> None:
         "an error",
         "an alert",
         "a metric",
+        "a call of the native API",
+        "a command",
+        "a table or a column",
         "a setting",
     }
     assert {what for what, _, _ in ROWS} == asked
@@ -94,10 +97,10 @@ NO_OPENAPI = {
 @pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
 def test_every_dialect_has_tests_and_a_page_that_the_readme_links(dialect: Dialect) -> None:
     name = dialect.name
-    assert list((ROOT / "tests/kernel_gateway").rglob(TESTS.get(name, f"test_{name}*.py")))
-    page = PAGES.get(name, f"docs/clients/{name}.md")
-    assert (ROOT / page).exists()
-    assert f"]({page})" in (ROOT / "README.md").read_text()
+    pattern, page = TESTS.get(name, f"test_{name}*.py"), PAGES.get(name, f"docs/clients/{name}.md")
+    assert list((ROOT / "tests/kernel_gateway").rglob(pattern)), f"no {pattern} is below tests/kernel_gateway"
+    assert (ROOT / page).exists(), page
+    assert f"]({page})" in (ROOT / "README.md").read_text(), f"README.md does not link {page}"
 
 
 def test_every_dialect_serves_its_openapi_or_says_why_not() -> None:
@@ -105,7 +108,8 @@ def test_every_dialect_serves_its_openapi_or_says_why_not() -> None:
         patterns = [pattern for pattern, _, _ in dialect.routes(cast("Gateway", None))]
         return any("openapi" in pattern or "swagger" in pattern for pattern in patterns)
 
-    assert {dialect.name for dialect in DIALECTS if not describes_itself(dialect)} == NO_OPENAPI.keys()
+    silent = {dialect.name for dialect in DIALECTS if not describes_itself(dialect)}
+    assert silent == NO_OPENAPI.keys(), "NO_OPENAPI of this test says why a dialect serves none"
 
 
 def settings_read(tree: ast.AST, owner: str) -> set[str]:

@@ -47,6 +47,15 @@ _OF_KEYS = ("answered", "asked")
 R = TypeVar("R", SessionRecord, SandboxRecord)
 
 
+@contextmanager
+def _only_logged() -> Iterator[None]:
+    """Log a failure to write, inside the `with` block, and continue after the block."""
+    try:
+        yield
+    except (sqlite3.Error, OSError):
+        log.exception("the ledger cannot be written")
+
+
 class _RecordTable(Generic[R]):
     """The records of one kind."""
 
@@ -143,18 +152,14 @@ class IdempotencyKeys:
 
     def end(self, key: str, record: bytes) -> None:
         """Record how an execution has ended. A failure to write is only logged: the end is not known later."""
-        try:
+        with _only_logged():
             self._database.execute("INSERT OR REPLACE INTO answered VALUES (?, ?, ?, ?)", [*self._session, key, record])
-        except sqlite3.Error:
-            log.exception("the ledger cannot be written")
 
     def forget(self, key: str) -> None:
         """Remove the record of an execution that has not begun, or whose result is no longer kept."""
-        try:
+        with _only_logged():
             for table in _OF_KEYS:
                 self._delete(table, key)
-        except sqlite3.Error:
-            log.exception("the ledger cannot be written")
 
 
 class Ledger:
@@ -208,10 +213,8 @@ class Ledger:
             reason: reason that a returning client gets.
             place: place whose next session reports this end; see `SessionSpec`.
         """
-        try:
+        with _only_logged():
             self._database.run_deletion(lambda: self._end(key, reason, place))
-        except (sqlite3.Error, OSError):
-            log.exception("the ledger cannot be written")
 
     def _end(self, key: SessionKey, reason: str, place: str) -> None:
         with self._transaction():
@@ -231,10 +234,8 @@ class Ledger:
 
     def end_sandbox(self, key: SessionKey) -> None:
         """Record the end of a sandbox, like `end`."""
-        try:
+        with _only_logged():
             self._database.run_deletion(lambda: self._sandboxes.delete(key))
-        except (sqlite3.Error, OSError):
-            log.exception("the ledger cannot be written")
 
     def idempotency_keys(self, key: SessionKey) -> IdempotencyKeys:
         """Return the idempotency keys of a session's executions."""
@@ -250,10 +251,8 @@ class Ledger:
 
     def forget_end(self, key: SessionKey) -> None:
         """Forget why a session ended, because a later session reports it."""
-        try:
+        with _only_logged():
             self._database.run_deletion(lambda: self._ended.remove(key))
-        except (sqlite3.Error, OSError):
-            log.exception("the ledger cannot be written")
 
     def close(self) -> None:
         """Close the database."""

@@ -73,6 +73,28 @@ def test_keys_templates_settings_and_the_audit_are_continued(
     assert len(records) > 2
 
 
+def columns(state_dir: Path) -> dict[tuple[str, str], list[tuple[Any, ...]]]:
+    """Return the name, the type and the constraints of all columns, by database and table."""
+    found = {}
+    for file in state_dir.glob("*.db"):
+        with closing(sqlite3.connect(file)) as database:
+            for (table,) in database.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+                found[file.stem, table] = sorted(row[1:] for row in database.execute(f"PRAGMA table_info({table})"))
+    return found
+
+
+def test_tables_of_an_earlier_version_get_the_columns_of_this_one(
+    state_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    fresh = tmp_path_factory.mktemp("fresh")
+    earlier = columns(state_dir)
+    for place in (state_dir, fresh):
+        with gateway("process", state_dir=str(place)):
+            pass
+    assert earlier.keys() <= columns(fresh).keys(), "the control: these tables were made by the earlier version"
+    assert columns(state_dir) == columns(fresh)
+
+
 async def test_a_session_whose_kernel_still_runs_continues_with_its_variables(
     backend: FakeBackend, state_dir: Path
 ) -> None:

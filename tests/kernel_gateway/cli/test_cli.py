@@ -28,6 +28,7 @@ from sessions.backends.abilities import Ability
 from sessions.model.values import Status
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
+from tests.kernel_gateway.cli.test_client_commands import CLIENTS
 from tests.tiers import some
 
 # -- help ------------------------------------------------------------------------------------------------------
@@ -63,13 +64,7 @@ def test_every_command_explains_each_of_its_arguments(
         assert action.help.partition("%")[0] in told
 
 
-CLIENTS = [
-    *("run", "sessions", "create", "end", "interrupt", "restart", "files"),
-    *("notebook", "checkpoint", "rollback", "branch", "languages", "tenants"),
-]
-
-
-@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("name", sorted(CLIENTS))
 def test_help_of_a_client_has_examples_that_the_command_accepts(capsys: pytest.CaptureFixture[str], name: str) -> None:
     told = shown(capsys, name, "--help")
     examples = re.findall(rf"^  .*?kernel-gateway ({name}\b[^|>\n]*)", epilog_of(name), re.MULTILINE)

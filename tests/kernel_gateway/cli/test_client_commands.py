@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from kernel_gateway.cli import main
+from kernel_gateway.cli import COMMANDS, main, module_of
 from kernel_gateway.cli.client_command import NOBODY_READS
 from kernel_gateway.cli.files import _pieces
 from kernel_gateway.cli.remote import HINTS, Failed
@@ -55,6 +56,7 @@ CALLS = [
     ("tenants", "list"),
     ("tenants", "limits", "carol", "--sessions", "1"),
 ]
+CLIENTS = {"run", *(call[0] for call in CALLS)}
 
 
 @pytest.fixture
@@ -84,9 +86,21 @@ def fails(at_gateway: Gateway, capsys: pytest.CaptureFixture[str]) -> Callable[.
 
 
 def test_the_page_lists_every_command() -> None:
-    page = (Path(__file__).parents[3] / "docs/cli.md").read_text()
-    listed = {name for line in re.findall(r"^\| `.*", page, re.MULTILINE) for name in re.findall(r"`(\w+)", line)}
-    assert {"run", *(call[0] for call in CALLS)} <= listed
+    docs = Path(__file__).parents[3] / "docs"
+    rows = re.findall(r"^\| `.*", (docs / "cli.md").read_text(), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)", row)} >= CLIENTS
+    pages = "".join(page.read_text() for page in docs.rglob("*.md"))
+    assert not [name for name in COMMANDS.keys() - CLIENTS if f"kernel-gateway {name}" not in pages]
+
+
+def test_the_tests_of_clients_call_every_client() -> None:
+    def asks_a_gateway(name: str) -> bool:
+        flags = argparse.ArgumentParser()
+        module_of(name).add_arguments(flags)
+        return "--url" in flags.format_help()
+
+    # `exec-json` asks a gateway only if that is the active provider; `test_providers.py` has its tests.
+    assert {name for name in COMMANDS if asks_a_gateway(name)} == CLIENTS | {"exec-json"}
 
 
 # -- sessions --------------------------------------------------------------------------------------------------

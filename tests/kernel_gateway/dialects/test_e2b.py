@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import socket
 import subprocess
@@ -11,17 +12,21 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 import requests
 
+from kernel_gateway.dialects import e2b
+from kernel_gateway.dialects.e2b.base import ControlHandler, SandboxHandler
+from kernel_gateway.gateway import Gateway as Parts
+from kernel_gateway.http.handlers import BaseHandler
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import failure, process_only, raw, until
 from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
-from tests.kernel_gateway.e2b import ENVD, INTERPRETER, NOWHERE, SDK, Box, boxed, control
+from tests.kernel_gateway.e2b import ENVD, NOWHERE, SDK, Box, boxed, control
 
 
 def refused(response: requests.Response) -> tuple[int, str]:
@@ -343,22 +348,34 @@ def test_a_sandbox_of_another_dialect_is_none_of_this_one(gateway: Gateway) -> N
 
 # -- who may use a sandbox -------------------------------------------------------------------------------------
 
-USES: list[tuple[str, str, int]] = [
-    ("GET", "/health", ENVD),
-    ("GET", "/health", INTERPRETER),
-    ("POST", "/execute", INTERPRETER),
-    ("GET", "/contexts", INTERPRETER),
-    ("POST", "/contexts", INTERPRETER),
-    ("DELETE", "/contexts/x", INTERPRETER),
-    ("POST", "/contexts/x/restart", INTERPRETER),
-    ("GET", "/anything", INTERPRETER),
-    ("GET", "/files?path=x", ENVD),
-    ("POST", "/files?path=x", ENVD),
-    ("POST", "/filesystem.Filesystem/Stat", ENVD),
-    ("POST", "/process.Process/Start", ENVD),
-    ("GET", "/v1/sessions", ENVD),
-    ("GET", "/metrics", ENVD),
+ROUTES = [
+    (pattern.replace("\\", ""), cast("type[BaseHandler]", handler))
+    for pattern, handler, _ in e2b.routes(cast("Parts", None))
 ]
+OF_SANDBOXES = [(path, handler) for path, handler in ROUTES if issubclass(handler, SandboxHandler)]
+#: a path for each pattern that is more than a path
+EXAMPLES = {
+    "/contexts/([^/]+)": "/contexts/x",
+    "/contexts/([^/]+)/restart": "/contexts/x/restart",
+    "/(?:filesystem.Filesystem|process.Process)/(w+)": "/process.Process/Unknown",
+    "/.*": "/v1/sessions",
+}
+USES = [
+    (method, EXAMPLES.get(path, path), port)
+    for path, handler in OF_SANDBOXES
+    for port in sorted(handler.ports)
+    for method in ("GET", "POST", "DELETE")
+]
+
+
+def test_every_route_needs_a_key_or_the_token_of_a_sandbox() -> None:
+    assert not [path for path, handler in ROUTES if handler.public]
+    assert not [path for path, handler in ROUTES if not issubclass(handler, ControlHandler | SandboxHandler)]
+    assert len(OF_SANDBOXES) > len(EXAMPLES)
+    for path, _ in OF_SANDBOXES:
+        assert re.fullmatch(r"[\w./]+", EXAMPLES.get(path, path)), "EXAMPLES has no path for it"
+
+
 #: how strangers name a sandbox: another one's id, or a token that is not of this one
 Forge = Callable[[Box], Box]
 
@@ -385,6 +402,8 @@ def test_another_tenants_sandbox_is_not_there(gateway: Gateway, box: Box) -> Non
         ("POST", "/timeout"),
         ("POST", "/connect"),
         ("POST", "/refreshes"),
+        ("POST", "/pause"),
+        ("POST", "/resume"),
         ("GET", "/metrics"),
     ):
         told = [

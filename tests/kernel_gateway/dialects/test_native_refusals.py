@@ -82,6 +82,11 @@ def test_only_routes_without_data_of_tenants_are_public() -> None:
     assert len(PRIVATE) >= 8
 
 
+def test_every_path_of_the_administration_is_only_for_admins() -> None:
+    """All tests of roles below ask the handler's class, so a handler of another class would be open to every user."""
+    assert [path for path in PRIVATE if "admin" in path.split("/")] == OF_ADMINS
+
+
 @pytest.mark.parametrize("path", PRIVATE)
 def test_every_route_needs_a_key_for_every_method(gateway: Gateway, path: str) -> None:
     for method in METHODS:

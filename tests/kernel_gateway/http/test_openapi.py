@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast, get_args
 
 import pytest
@@ -88,6 +89,18 @@ def test_every_described_operation_is_implemented(method: str, path: str) -> Non
 def test_every_implemented_method_is_described(pattern: str, handler: type[BaseHandler]) -> None:
     here = {method for method, path in OPERATIONS if serving(path)[0] == pattern}
     assert here == implemented(handler)
+
+
+def test_every_operation_is_in_the_tables_of_a_page() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    tables = "".join((docs / page).read_text() for page in ("api.md", "tenants.md"))
+    rows = "\n".join(re.findall(r"^\| `.*", tables, re.MULTILINE)).replace("…/", "/v1/sessions/{name}/")
+    named = {
+        ("GET" if method == "WS" else method, re.sub(r"{\w+}", "{}", path))
+        for methods, path in re.findall(r"`((?:[A-Z]+`, `)*[A-Z]+) (/[^`?]*)", rows)
+        for method in re.findall(r"[A-Z]+", methods)
+    }
+    assert {(method, re.sub(r"{\w+}", "{}", path)) for method, path in OPERATIONS} <= named
 
 
 def test_each_operation_has_an_id_of_its_own() -> None:

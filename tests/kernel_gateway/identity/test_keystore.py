@@ -93,6 +93,9 @@ def test_last_uses_are_written_from_time_to_time_and_at_the_end(tmp_path: Path) 
         assert [each.used_at for each in (*store.all(), store.get(key.id), store.find(secret)) if each] == [5.0] * 3
         assert [each.used_at for each in reading.all()] == [None], "a use costs no write"
         store.save_uses()
+        written = store._database.total_changes
+        store.save_uses()
+        assert store._database.total_changes == written, "a use is written once"
         assert [each.used_at for each in reading.all()] == [5.0]
         clock.now = 6.0
         store.note_use(key.id)

@@ -572,6 +572,30 @@ async def test_a_client_may_interrupt_a_cell(world: World, session: Session) -> 
     assert await still_works(session)
 
 
+async def test_a_cell_that_its_kernel_never_started_ends_when_it_is_interrupted(world: World, session: Session) -> None:
+    async def is_lost(_cell: Cell) -> None:
+        """Neither answer nor heed an interrupt."""
+
+    async with session.execute(ExecuteRequest(world.backend.on("lost", is_lost), timeout=20)) as execution:
+        await session.interrupt()
+        result = await execution.result()
+    assert (result.status, result.error, result.state) == (Status.INTERRUPTED, None, StateChange.NEW)
+    assert await still_works(session)
+
+
+async def test_a_cell_whose_kernel_has_just_ended_is_not_left_to_the_next_gateway(
+    world: World, session: Session
+) -> None:
+    async with session.execute(ExecuteRequest(SLEEP)) as execution:
+        assert isinstance(execution, Execution)
+        await until(lambda: world.backend.kernel.executed)
+        execution.await_end()
+        assert not execution.release()
+        assert not execution.ended.is_set()
+        world.backend.kernel.dies()
+        assert (await execution.result()).status is Status.DIED
+
+
 async def test_an_interrupt_without_a_running_cell_does_nothing(session: Session) -> None:
     assert not await session.interrupt()
 

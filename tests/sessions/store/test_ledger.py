@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from sessions.backends.handshake import new_connection_info
 from sessions.model.errors import LedgerUnavailable
@@ -249,12 +250,20 @@ def test_a_full_disk_refuses_new_sessions_and_allows_ends(path: Path, connection
     ledger.close()
 
 
-def test_an_end_that_cannot_be_written_raises_nothing(path: Path, connections: list[Database]) -> None:
+def test_what_must_succeed_on_a_broken_disk_is_logged_and_raises_nothing(
+    path: Path, connections: list[Database]
+) -> None:
     ledger = Ledger(path)
     ledger.keep(SESSION)
+    keys = ledger.idempotency_keys(KEY)
     connections[0].execute("PRAGMA query_only = 1")
-    ledger.end(KEY, "x")
-    ledger.end_sandbox(KEY)
+    with capture_logs() as logs:
+        ledger.end(KEY, "x")
+        ledger.end_sandbox(KEY)
+        ledger.forget_end(KEY)
+        keys.end("a", b"a")
+        keys.forget("a")
+    assert [entry["event"] for entry in logs] == ["the ledger cannot be written"] * 5
     assert ledger.sessions() == [SESSION]
     connections[0].execute("PRAGMA query_only = 0")
     ledger.end(KEY, "x")

@@ -142,7 +142,8 @@ def test_a_piece_of_a_stream_that_overwrites_earlier_ones_still_does() -> None:
 @process_only
 def test_every_answer_says_that_plain_text_was_cut(gateway: Gateway, session: str) -> None:
     code = f"print('x' * {PRINTED_MAX + 50}); '{'y' * TEXT_MAX}'"
-    assert (said := gateway.execute(session, code))["omitted_bytes"] == 0 and not said["truncated"]
+    assert (said := gateway.execute(session, code))["omitted_bytes"] == 0
+    assert not said["truncated"]
     told = [gateway.execute(session, code, plain=True, idempotency_key="cut")]
     with streamed(gateway, session, code, plain=True) as events:
         told.append(list(events)[-1])

@@ -871,6 +871,8 @@ class PlainKernelSpecs(KernelSpecs):
 PLAIN = PlainKernelSpecs(KERNEL_IMAGE / "kernelspecs", NOTHING)
 PYTHON = PLAIN.find("python")
 #: short timeouts; `proof` is long because the fake kernels answer at once, except one without a working iopub
+#: what a kernel with the usual memory says that ran out of it
+OUT_OF_MEMORY = "The kernel used more memory than its limit of 512 MiB and was ended; its variables are lost"
 TIMEOUTS = Timeouts(idle=0.05, proof=5.0, interrupt_step=0.05)
 
 

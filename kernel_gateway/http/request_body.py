@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 from sessions.model.errors import InvalidRequest
 
 #: maximum reported problems of a body, and characters of each: an answer must not become as large as the request
 PROBLEMS_MAX = 20
 PROBLEM_MAX = 200
+#: maximum problems that an error's message names; its details have the others
+NAMED_MAX = 3
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -25,7 +28,7 @@ def validated(model: type[Model], value: object) -> Model:
     """Return `value` as an instance of `model`.
 
     Raises:
-        InvalidRequest: when the value does not fit the model; the message names the first wrong field.
+        InvalidRequest: when the value does not fit the model; the message names the first wrong fields.
     """
     try:
         return model.model_validate(value)
@@ -33,8 +36,14 @@ def validated(model: type[Model], value: object) -> Model:
         if error.error_count() > PROBLEMS_MAX:  # listing them all would block the event loop
             raise InvalidRequest(f"body: {error.error_count()} problems", field="body") from None
         problems = [
-            {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": item["msg"][:PROBLEM_MAX]}
+            {"field": ".".join(map(str, item["loc"]))[:PROBLEM_MAX] or "body", "problem": _problem(item)[:PROBLEM_MAX]}
             for item in error.errors(include_url=False, include_context=False, include_input=False)
         ]
-        first = problems[0]
-        raise InvalidRequest(f"{first['field']}: {first['problem']}", fields=problems) from None
+        named = [f"{problem['field']}: {problem['problem']}" for problem in problems[:NAMED_MAX]]
+        raise InvalidRequest("; ".join(named), fields=problems) from None
+
+
+def _problem(item: ErrorDetails) -> str:
+    if item["type"] == "model_type":  # pydantic would name our class
+        return "Input should be an object"
+    return item["msg"].removeprefix("Value error, ")  # what our own checks raise

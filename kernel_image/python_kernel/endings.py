@@ -5,6 +5,8 @@
 - For each frame, IPython asks `inspect` for the frame's module, which looks up the files of all modules that were
   imported since the last error. After pandas and sklearn that takes a second of a first error in gVisor, and four on a
   busy machine. Here `inspect` is told the modules.
+- For a frame of a cell, IPython shows the line that it ran last, for example the end of a `finally`. Here it is the
+  line of the error.
 - IPython prints exception groups and wrong uses of magics to stderr, so a client that waits for an error message gets
   none. Here they are errors.
 - IPython's `exit()` does not end the cell, but ends the kernel soon afterwards, with all variables. Here it ends the
@@ -74,8 +76,7 @@ class Tracebacks(AutoFormattedTB):
         """Return the frames to show. The frames in the middle of a long traceback become one line."""
         steps = list(_walk(etb))
         if len(steps) <= WHOLE:
-            with _modules_told(steps):
-                return super().get_records(etb, context, tb_offset)
+            return self._records(steps, etb, context, tb_offset)
         from stack_data.core import RepeatedFrames  # noqa: PLC0415 - IPython also imports it only for the first error
 
         steps = [step for step in steps if not _of_ipython(step)] or steps
@@ -85,12 +86,17 @@ class Tracebacks(AutoFormattedTB):
         middle = RepeatedFrames(hidden, [(step.tb_frame.f_code, step.tb_lineno) for step in hidden])
         return [*first, FrameInfo._from_stack_data_FrameInfo(middle), *last]  # noqa: SLF001 - IPython uses the same method
 
+    def _records(self, steps: list[TracebackType], etb: TracebackType, context: int, tb_offset: int) -> list[Any]:
+        with _modules_told(steps):
+            records: list[Any] = super().get_records(etb, context, tb_offset)
+        _point_at_errors(records, steps)
+        return records
+
     def _each(self, steps: list[TracebackType], context: int) -> list[FrameInfo]:
         chain: TracebackType | None = None
         for step in reversed(steps):
             chain = TracebackType(chain, step.tb_frame, step.tb_lasti, step.tb_lineno)
-        with _modules_told(steps):
-            records = super().get_records(chain, context, 0) if chain else []
+        records = self._records(steps, chain, context, 0) if chain else []
         return [record for record in records if record.frame is not None]  # leave out IPython's own summaries of frames
 
 
@@ -98,6 +104,18 @@ def _walk(step: TracebackType | None) -> Iterator[TracebackType]:
     while step is not None:
         yield step
         step = step.tb_next
+
+
+def _point_at_errors(records: list[Any], steps: list[TracebackType]) -> None:
+    """Let each frame show the line that the error has left.
+
+    If there is no file with a frame's code, as for a cell, IPython shows the line that the frame ran last. After an
+    `except`, `finally` or `with`, this is another line.
+    """
+    left = iter(steps)
+    for record in records:
+        if record.frame is not None:
+            record.lineno = next((step.tb_lineno for step in left if step.tb_frame is record.frame), record.lineno)
 
 
 def _of_ipython(step: TracebackType) -> bool:

@@ -6,7 +6,7 @@ validates each of them when it makes it, which takes seconds for many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,11 +139,23 @@ def _outputs(cell: NotebookCell) -> Iterator[dict[str, Any]]:
         yield {"output_type": "stream", "name": "stderr", "text": text}
 
 
-def with_list(fields: dict[str, Any], name: str, items: Iterable[Iterable[bytes]]) -> Iterator[bytes]:
-    """Yield a JSON object in fragments: first its fields, then a list, whose items are given as fragments, too."""
+def with_list(
+    fields: dict[str, Any],
+    name: str,
+    items: Iterable[Iterable[bytes]],
+    last: Callable[[], dict[str, Any]] | None = None,
+) -> Iterator[bytes]:
+    """Yield a JSON object in fragments: first its fields, then a list, whose items are given as fragments, too.
+
+    Args:
+        fields: the fields before the list.
+        name: the list's name.
+        items: the list.
+        last: returns the fields behind the list; called after its last item.
+    """
     yield exact_json.dumps(fields).removesuffix(b"}") + b',"%b":[' % name.encode()
     for number, item in enumerate(items):
         if number:
             yield b","
         yield from item
-    yield b"]}"
+    yield b"]" + (b"}" if last is None else b"," + exact_json.dumps(last()).removeprefix(b"{"))

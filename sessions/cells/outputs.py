@@ -304,7 +304,12 @@ def shortened(text: str, most: int) -> str:
     """Return a text of at most `most` characters unchanged. Of a longer text, leave out the middle and say how much."""
     if len(text) <= most:
         return text
-    return f"{text[: most // 2]}\n... {len(text) - most} characters left out ...\n{text[-(most // 2) :]}"
+    return without_middle(text[: most // 2], text[-(most // 2) :], len(text) - most)
+
+
+def without_middle(first: str, last: str, left_out: int) -> str:
+    """Return the two ends of a text, with a line between them that says how many characters are left out."""
+    return f"{first}\n... {left_out} characters left out ...\n{last}"
 
 
 def left_out(omitted: int) -> str:

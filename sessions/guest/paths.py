@@ -30,6 +30,21 @@ def valid_path(path: str) -> str:
     return _relative(_names_inside(path))
 
 
+def session_path(path: str) -> str:
+    """Check a path in a workspace: relative to it, or absolute as code in the session writes it.
+
+    Returns:
+        path in the form of `valid_path`.
+
+    Raises:
+        InvalidRequest: when the path leads elsewhere.
+    """
+    placed = _placed(path, _names_inside(path))
+    if placed.startswith("/"):
+        raise InvalidRequest(f"path is not in {HOMES[0]}, where the session's files are", field="path")
+    return placed
+
+
 def sandbox_path(path: str) -> str:
     """Check a path as processes in the sandbox write it: in the workspace, which is their home directory, or in `/tmp`.
 

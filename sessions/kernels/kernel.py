@@ -257,8 +257,13 @@ class Kernel:
         if self._cause is not None:
             return self._cause
         if ended.reason is ExitReason.OOM:
-            return OutOfMemory()
+            return self._out_of_memory()
         return KernelDied(f"{ended}; its variables are lost", exit_code=ended.code)
+
+    def _out_of_memory(self) -> OutOfMemory:
+        limit = self.launch.limits.memory
+        told = f"The kernel used more memory than its limit of {limit // 2**20} MiB and was ended"
+        return OutOfMemory(f"{told}; its variables are lost", limit=limit)
 
     async def kill(self, cause: SessionError) -> None:
         """End the kernel, and wait until its container or process has ended.
@@ -284,4 +289,4 @@ class Kernel:
             async with asyncio.timeout(PULSE_TIMEOUT):
                 await self.connection.request("control", "kernel_info_request", {})
                 return
-        await self.kill(OutOfMemory())
+        await self.kill(self._out_of_memory())

@@ -84,6 +84,7 @@ def test_a_status_other_than_zero_is_an_error_with_the_status(
 ) -> None:
     reply = gateway.execute(shell, code)
     assert (reply["status"], error_of(reply)) == ("error", ("", status))
+    assert reply["outputs"][-1]["traceback"] == [f"exit status {status}"]
     assert gateway.text(shell, "echo on") == "on\n"
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from kernel_gateway.http.terminal_text import without_escapes
 from kernel_image.python_kernel.app import config
 from kernel_image.python_kernel.publishing import PIECE
 from sessions.backends.base import Launch
@@ -143,6 +145,29 @@ async def test_a_pip_that_fails_fails_its_cell_with_pips_last_error(backend: Pro
     assert await conversation.sends("%pip --version")
     assert "".join(conversation.texts).startswith("pip ")
     assert "error" not in {message.type for message in conversation.said}
+    await kernel.kill(SessionClosed())
+
+
+@pytest.mark.parametrize(
+    ("code", "lines"),
+    [
+        ("def f():\n  try:\n    1 / 0\n  finally:\n    print()\nf()", [6, 3]),
+        ("def f():\n  try:\n    1 / 0\n  except ValueError:\n    pass\n\ntry:\n  f()\nfinally:\n  print()", [8, 3]),
+        ("def f():\n  try:\n    int('q')\n  except ValueError:\n    raise KeyError\nf()", [3, 6, 5]),
+        ("try:\n  1 / 0\nexcept OSError:\n  pass\nexcept Exception as error:\n  raise error", [6, 2]),
+        ("def f(n):\n  try:\n    1 / n\n    f(n - 1)\n  finally:\n    n = 9\nf(3)", [7, 4, 4, 4, 3]),
+    ],
+)
+async def test_a_traceback_points_at_the_lines_of_the_error(
+    backend: ProcessBackend, code: str, lines: list[int]
+) -> None:
+    kernel = await Kernel.start(backend, Launch(PYTHON))
+    conversation = Conversation(kernel)
+    assert await conversation.sends(code)
+    (error,) = (message.content for message in conversation.said if message.type == "error")
+    shown = without_escapes("\n".join(error["traceback"]))
+    assert [int(line) for line in re.findall(r"^Cell In\[1\], line (\d+)", shown, re.MULTILINE)] == lines
+    assert [int(line) for line in re.findall(r"^-+> (\d+)", shown, re.MULTILINE)] == lines
     await kernel.kill(SessionClosed())
 
 

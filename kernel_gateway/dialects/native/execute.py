@@ -12,7 +12,7 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.executions import ExecutionSummary
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
-from kernel_gateway.dialects.native.plain_text import plain_event_in_time
+from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive
@@ -34,15 +34,15 @@ EXECUTION_ID = "X-Execution-Id"
 class ExecuteHandler(JsonHandler):
     """`/v1/sessions/{name}/execute`."""
 
-    #: True if the client wants outputs as plain text
-    _plain = False
+    #: converts the outputs, if the client wants them as plain text
+    _plain: PlainText | None = None
     #: language that the session must have; None means any
     _language: str | None = None
 
     async def post(self, name: str) -> None:
         """Run a cell; the session is made on first use."""
         body = self.body(Execute)
-        self._plain, self._language = body.plain, body.language
+        self._plain, self._language = PlainText() if body.plain else None, body.language
         key, request, seen = SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen()
         if not body.wait:
             await self._submit(key, request, seen)
@@ -106,11 +106,10 @@ class ExecuteHandler(JsonHandler):
             self.set_header(EXECUTION_ID, execution.run_id)
 
     async def _result(self, session: Session, result: ExecutionResult, *, outputs: bool = True) -> dict[str, Any]:
-        if not self._plain:
-            return result_json(session, result, outputs=outputs)
-        return await asyncio.to_thread(
-            result_json, session, result, outputs=outputs, plain=True
-        )  # there may be many outputs
+        if self._plain is None or not outputs:
+            return result_json(session, result, outputs=outputs, plain=self._plain)
+        # There may be many outputs. Those that were streamed before are converted anew.
+        return await asyncio.to_thread(result_json, session, result, plain=PlainText())
 
     async def _stream(self, session: Session, request: ExecuteRequest, seen: int | None, render: Render) -> None:
         self.http.stream.set_nodelay(True)
@@ -121,7 +120,7 @@ class ExecuteHandler(JsonHandler):
                     if event is None:
                         self.write(SSE_COMMENT)
                     else:
-                        shown = await plain_event_in_time(event) if self._plain else event
+                        shown = await self._plain.event_in_time(event) if self._plain else event
                         self.write(render(shown, execution.number))
                     await self.flush()
             except StreamClosedError:

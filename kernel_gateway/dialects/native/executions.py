@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 from http import HTTPStatus
 from itertools import islice
@@ -11,12 +11,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_json
-from kernel_gateway.dialects.native.plain_text import plain_output
+from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.transfers import send_pieces
 from kernel_gateway.times import moment
 from sessions.cells.idempotency import Run
 from sessions.cells.notebook import in_pieces, with_list
+from sessions.cells.packed import Output
 from sessions.cells.past_run import PastRun
 from sessions.model import exact_json
 from sessions.session.session import Session
@@ -101,10 +102,8 @@ class ExecutionHandler(ExistingHandler):
         session.touch()
         run = session.runs.find(execution)
         told = ExecutionSummary.of(session, run).as_dict() | {"outputs_kept": run.outputs_kept}
-        outputs: Iterable[dict[str, Any]] = run.outputs_so_far()
-        if self.raw_argument("plain") is not None:
-            outputs = map(plain_output, outputs)
-        body = in_pieces(with_list(told, "outputs", ([exact_json.dumps(output)] for output in outputs)))
+        detail = _detail if self.raw_argument("plain") is None else _plain_detail
+        body = in_pieces(detail(told, run.outputs_so_far()))
         self.set_header("Content-Type", "application/json")
         await send_pieces(self, self.gateway.fair_loop.iterate(self.tenant, body))
 
@@ -112,3 +111,15 @@ class ExecutionHandler(ExistingHandler):
         """Interrupt this execution and no other. If its turn has not come, it never runs."""
         self.session(name).runs.interrupt(execution)
         self.set_status(HTTPStatus.NO_CONTENT)
+
+
+def _detail(told: dict[str, Any], outputs: Iterable[Output]) -> Iterator[bytes]:
+    """Yield the JSON of an execution with its outputs."""
+    return with_list(told, "outputs", ([exact_json.dumps(output)] for output in outputs))
+
+
+def _plain_detail(told: dict[str, Any], outputs: Iterable[Output]) -> Iterator[bytes]:
+    """Yield the JSON of an execution with plain outputs. Its result comes last: it says how much was cut off."""
+    plain, result = PlainText(), told.pop("result")
+    items = ([exact_json.dumps(plain.output(output))] for output in outputs)
+    return with_list(told, "outputs", items, lambda: {"result": result and plain.counted(result)})

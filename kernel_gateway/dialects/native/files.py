@@ -12,7 +12,7 @@ from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import NO_CONTENT, send_file, send_headers, wanted_part
 from kernel_gateway.http.uploads import UploadHandler
 from sessions.guest import workspace
-from sessions.guest.paths import valid_path
+from sessions.guest.paths import session_path
 from sessions.guest.reading import read_file
 from sessions.model.errors import InvalidRequest
 from sessions.model.values import SessionKey
@@ -41,7 +41,7 @@ class FileList(BaseModel):
 class Move(Body):
     """Where a file or directory is, and its new path."""
 
-    source: str = Field(alias="from", description="path in the workspace")
+    source: str = Field(alias="from", description="path in the workspace, or below `/home/user`")
     target: str = Field(alias="to", description="new path; missing directories on its way are made")
     overwrite: bool = Field(False, description="replace a file at the new path; otherwise that is an error")  # noqa: FBT003
 
@@ -65,7 +65,7 @@ class FilesHandler(UploadHandler):
         if self.announced_length is None and "Transfer-Encoding" not in self.request.headers:
             raise InvalidRequest("an upload needs a Content-Length, or must be chunked", field="Content-Length")
         self.expect()
-        path = valid_path(self.path_args[1])
+        path = session_path(self.path_args[1])
         self.receiver = await self.gateway.registry.get_or_create(SessionKey(self.tenant, self.path_args[0]))
         self.begin(path, self.announced_length)
 
@@ -76,7 +76,7 @@ class FilesHandler(UploadHandler):
 
     async def get(self, name: str, path: str) -> None:
         """Download a file or a part of it (`Range`), or with `?list` list a directory."""
-        session, path = self._session(name), valid_path(path)
+        session, path = self._session(name), session_path(path)
         if self.get_query_argument("list", None) is not None:
             listing = await workspace.list_files(session, path)
             entries = [FileEntry.model_validate(entry) for entry in listing.entries]
@@ -87,13 +87,13 @@ class FilesHandler(UploadHandler):
 
     async def head(self, name: str, path: str) -> None:
         """Send the headers of a download without the content."""
-        path = valid_path(path)
+        path = session_path(path)
         async with read_file(self._session(name), path, NO_CONTENT) as file:
             await send_headers(self, file, path, file.size)
 
     async def delete(self, name: str, path: str) -> None:
         """Delete a file or directory."""
-        await workspace.delete_file(self._session(name), valid_path(path))
+        await workspace.delete_file(self._session(name), session_path(path))
         self.set_status(HTTPStatus.NO_CONTENT)
 
     def _session(self, name: str) -> Session:
@@ -106,7 +106,7 @@ class MoveHandler(JsonHandler):
     async def post(self, name: str) -> None:
         """Rename a file or directory. A file at the new path is replaced only if the request allows that."""
         body, session = self.body(Move), self.gateway.registry.get(SessionKey(self.tenant, name))
-        source, target = valid_path(body.source), valid_path(body.target)
+        source, target = session_path(body.source), session_path(body.target)
         entry = await workspace.move_file(session, source, target, replace=body.overwrite, parents=True)
         self.finish_json(FileEntry.model_validate(entry).model_dump())
 
@@ -116,7 +116,7 @@ class MakeDirectoryHandler(JsonHandler):
 
     async def post(self, name: str) -> None:
         """Make a directory and its missing parents, and also the session if it does not exist."""
-        path = valid_path(self.body(MakeDirectory).path)
+        path = session_path(self.body(MakeDirectory).path)
         session = await self.gateway.registry.get_or_create(SessionKey(self.tenant, name))
         entry = await workspace.make_directory(session, path, DIRECTORY_MODE)
         self.finish_json(FileEntry.model_validate(entry).model_dump())

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.native.plain_text import plain_output
+from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.errors import STATUS
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
@@ -115,7 +115,7 @@ class Execute(Body):
     plain: bool = Field(
         False,  # noqa: FBT003
         description="outputs as short plain text: no colours, tracebacks of the code's own frames, bounded texts, and "
-        "`text/plain` in place of HTML and other markup; images stay",
+        "`text/plain` in place of HTML and other markup; images stay. `truncated` also tells of texts that were cut",
     )
     on_disconnect: Literal["continue", "interrupt"] = Field(
         "continue", description="what happens to the cell when its client leaves; a cell with a key always continues"
@@ -268,7 +268,8 @@ class Ended(BaseModel):
     incarnation: int = Field(description="number of the session's kernel that the cell ran in, from 1")
     truncated: bool = Field(description="some output was left out, or never arrived")
     omitted_bytes: int = Field(
-        description="bytes of output that were left out because of the limit `output`; of cleared output none are"
+        description="bytes of output that were left out because of the limit `output`, and with `plain` those that "
+        "were cut off from long texts; of cleared output none are"
     )
     replayed: bool = Field(description="the cell ran before, when its idempotency_key was first used")
     error: ErrorDetail | None = Field(None, description="set when status is timeout or died")
@@ -283,7 +284,7 @@ class Result(Ended):
 
 
 def result_json(
-    session: Session, result: ExecutionResult, *, outputs: bool = True, plain: bool = False
+    session: Session, result: ExecutionResult, *, outputs: bool = True, plain: PlainText | None = None
 ) -> dict[str, Any]:
     """Return a `Result` as a dict. It is not validated, because this is the hot path and the types are right already.
 
@@ -291,8 +292,9 @@ def result_json(
         session: session of the cell.
         result: result of the cell.
         outputs: False to leave the outputs out.
-        plain: True to return the outputs as plain text.
+        plain: what converts the outputs to plain text, or has converted them, if the client wants that.
     """
+    shown = list(map(plain.output, result.outputs)) if plain and outputs else result.outputs
     value: dict[str, Any] = {
         "status": result.status.value,
         "execution_count": result.execution_count,
@@ -306,9 +308,8 @@ def result_json(
         "replayed": result.replayed,
         "error": result.error.as_dict() if result.error else None,
     }
-    if not outputs:
-        return value
-    return value | {"outputs": list(map(plain_output, result.outputs)) if plain else result.outputs}
+    value = plain.counted(value) if plain else value
+    return value | {"outputs": shown} if outputs else value
 
 
 class Interrupted(BaseModel):

@@ -1,7 +1,7 @@
 """Converts outputs to short plain text, for language models and logs: without colours, markup and frames of libraries.
 
 Printed text becomes what a terminal shows at its end, for example only the last state of a progress bar. Long text is
-cut before it is searched, so the work does not grow with the length of the output.
+cut before it is searched, so the work does not grow with the length of the output. What is cut off is counted.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import re
 from typing import Any
 
 from kernel_gateway.http.terminal_text import on_terminal, without_escapes
-from sessions.cells.outputs import shortened
+from sessions.cells.outputs import shortened, without_middle
+from sessions.model import exact_json
 
 #: maximum characters of a traceback, of a result, and of printed text
 TRACEBACK_MAX = 4000
 TEXT_MAX = 10_000
 PRINTED_MAX = 50_000
-#: printed text is cut to so many characters before it is converted
+#: of longer printed text, only so many characters at its two ends are converted
 _READ_MAX = 100_000
 #: printed text with more characters is converted in a thread, because it would block the event loop for too long
 _QUICK = 10_000
@@ -26,74 +27,119 @@ _LINES_MAX = 200
 
 #: first line of a frame in IPython's tracebacks
 _FRAME = re.compile(r"(?:File (?P<path>.+?):\d+|Cell In\[\d+\], line \d+)(?:, in |\n|$)")
-#: frames of installed packages, the standard library and the interpreter
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|^<frozen|^<string>")
+#: frames of installed packages, the standard library, the interpreter and our own kernel
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|/python_kernel/|^<frozen|^<string>")
 #: the spaces with which IPython moves the word `Traceback` to the right edge; a match begins only at the first space
 _BEFORE_TRACEBACK = re.compile(r"(?<! ) {2,}+(?=Traceback )")
 #: IPython writes one of these lines between an exception and the exception that followed from it
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
+#: text that only names a displayed object, like `<IPython.core.display.Markdown object>`
+_NAME = re.compile(r"<[\w.]{1,200} object(?: at 0x[0-9a-f]{1,16})?>")
 
 
-async def plain_event_in_time(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event with plain output. Long text is converted in a thread, so that other clients need not wait."""
-    long = event["type"] == "output" and len(event["output"].get("text", "")) > _QUICK
-    return await asyncio.to_thread(plain_event, event) if long else plain_event(event)
+class PlainText:
+    """Converts the outputs of one cell."""
+
+    def __init__(self) -> None:
+        #: bytes of text that were cut off until now
+        self.omitted = 0
+
+    def counted(self, result: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields of a cell's result. What was cut off from its outputs is counted, too."""
+        omitted = result["omitted_bytes"] + self.omitted
+        return result | {"truncated": result["truncated"] or self.omitted > 0, "omitted_bytes": omitted}
+
+    async def event_in_time(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event with plain output.
+
+        Long text is converted in a thread, so that other clients need not wait.
+        """
+        long = event["type"] == "output" and len(event["output"].get("text", "")) > _QUICK
+        return await asyncio.to_thread(self.event, event) if long else self.event(event)
+
+    def event(self, event: dict[str, Any]) -> dict[str, Any]:
+        """Return an event of a streamed execute with plain output."""
+        match event["type"]:
+            case "output":
+                return event | {"output": self._piece(event["output"])}
+            case "update_display_data":
+                return event | {"data": self._data(event["data"])}
+        return event
+
+    def _piece(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Return an output of a streamed execute as plain text.
+
+        Text that overwrites the line before it keeps its carriage return at the beginning.
+        """
+        plain = self.output(output)
+        if output["output_type"] == "stream" and output["text"].startswith("\r"):
+            return plain | {"text": "\r" + plain["text"]}
+        return plain
+
+    def output(self, output: dict[str, Any]) -> dict[str, Any]:
+        """Return an nbformat output as plain text. Images are kept; all other media types become `text/plain`."""
+        match output["output_type"]:
+            case "stream":
+                return output | {"text": self._printed(output["text"])}
+            case "error":
+                return output | {
+                    "evalue": self._text(output["evalue"]),
+                    "traceback": self._traceback(output["traceback"]),
+                }
+        return output | {"data": self._data(output["data"])}
+
+    def _printed(self, text: str) -> str:
+        if len(text) <= _READ_MAX:
+            return self._shortened(on_terminal(text), PRINTED_MAX)
+        first = on_terminal(text[: _READ_MAX // 2])[: PRINTED_MAX // 2]
+        last = on_terminal(text[len(text) - _READ_MAX // 2 :])[-(PRINTED_MAX // 2) :]
+        self.omitted += _size(text) - _size(first) - _size(last)
+        return without_middle(first, last, len(text) - len(first) - len(last))
+
+    def _data(self, data: dict[str, Any]) -> dict[str, Any]:
+        images = {mime: value for mime, value in data.items() if mime.startswith("image/")}
+        return images | {"text/plain": self._text(_said(data))}
+
+    def _traceback(self, lines: list[str]) -> list[str]:
+        """Return an exception, and those from which it followed, with only the frames of the user's own code.
+
+        Of an earlier exception that no line of that code has seen, nothing is kept.
+        """
+        kept: list[str] = []
+        part: list[str] = []
+        seen = False
+        for line in (self._text(line) for line in lines[-_LINES_MAX:]):
+            if line.strip().startswith(_CHAINED):
+                kept += [*part, line] if seen else []
+                part, seen = [], False
+                continue
+            frame = _FRAME.match(line)
+            own = frame is not None and (frame["path"] is None or not _LIBRARY.search(frame["path"]))
+            seen = seen or own
+            if (frame is None or own) and line.strip("-"):  # IPython writes a line of dashes before the first exception
+                part.append(_BEFORE_TRACEBACK.sub(" ", line))
+        return self._shortened("\n".join(kept + part), TRACEBACK_MAX).split("\n")
+
+    def _text(self, text: str) -> str:
+        return without_escapes(self._shortened(text, TEXT_MAX))
+
+    def _shortened(self, text: str, most: int) -> str:
+        if len(text) <= most:
+            return text
+        self.omitted += _size(text[most // 2 : len(text) - most // 2])
+        return shortened(text, most)
 
 
-def plain_event(event: dict[str, Any]) -> dict[str, Any]:
-    """Return an event of a streamed execute with plain output."""
-    match event["type"]:
-        case "output":
-            return event | {"output": _plain_piece(event["output"])}
-        case "update_display_data":
-            return event | {"data": _plain_data(event["data"])}
-    return event
+def _said(data: dict[str, Any]) -> str:
+    """Return the text of a display that says most."""
+    texts = [data[mime] for mime in ("text/plain", "text/markdown", "text/latex") if isinstance(data.get(mime), str)]
+    telling = [text for text in texts if not _NAME.fullmatch(text)]
+    if telling:
+        return str(telling[0])
+    if "application/json" in data:
+        return exact_json.dumps(data["application/json"]).decode()
+    return str(texts[0]) if texts else f"<{', '.join(data)}>"
 
 
-def _plain_piece(output: dict[str, Any]) -> dict[str, Any]:
-    """Return an output of a streamed execute as plain text.
-
-    Text that overwrites the line before it keeps its carriage return at the beginning.
-    """
-    plain = plain_output(output)
-    if output["output_type"] == "stream" and output["text"].startswith("\r"):
-        return plain | {"text": "\r" + plain["text"]}
-    return plain
-
-
-def plain_output(output: dict[str, Any]) -> dict[str, Any]:
-    """Return an nbformat output as plain text. Images are kept; all other media types become `text/plain`."""
-    match output["output_type"]:
-        case "stream":
-            return output | {"text": shortened(on_terminal(shortened(output["text"], _READ_MAX)), PRINTED_MAX)}
-        case "error":
-            return output | {
-                "evalue": _plain(output["evalue"], TEXT_MAX),
-                "traceback": _plain_traceback(output["traceback"]),
-            }
-    return output | {"data": _plain_data(output["data"])}
-
-
-def _plain_data(data: dict[str, Any]) -> dict[str, Any]:
-    images = {mime: value for mime, value in data.items() if mime.startswith("image/")}
-    text = next((data[mime] for mime in ("text/plain", "text/markdown", "text/latex") if mime in data), None)
-    text = text if isinstance(text, str) else f"<{', '.join(data)}>"
-    return images | {"text/plain": _plain(text, TEXT_MAX)}
-
-
-def _plain_traceback(lines: list[str]) -> list[str]:
-    """Return the last of chained exceptions, with only the frames of the user's own code."""
-    lines = [_plain(line, TEXT_MAX) for line in lines[-_LINES_MAX:]]
-    last = max((number for number, line in enumerate(lines) if line.strip().startswith(_CHAINED)), default=-1)
-    kept: list[str] = []
-    for line in lines[last + 1 :]:
-        frame = _FRAME.match(line)
-        if frame is None or frame["path"] is None or not _LIBRARY.search(frame["path"]):
-            kept.append(_BEFORE_TRACEBACK.sub(" ", line))
-    if kept and not kept[0].strip("-"):  # a line of dashes
-        del kept[0]
-    return shortened("\n".join(kept), TRACEBACK_MAX).split("\n")
-
-
-def _plain(text: str, most: int) -> str:
-    return without_escapes(shortened(text, most))
+def _size(text: str) -> int:
+    return len(text.encode(errors="replace"))

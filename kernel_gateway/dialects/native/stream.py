@@ -16,7 +16,7 @@ from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
-from kernel_gateway.dialects.native.plain_text import plain_event_in_time
+from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
@@ -121,15 +121,18 @@ class StreamHandler(SocketHandler):
         check_language(self.gateway.registry, self._session, cell.language)
         self._continues_without_client = cell.on_disconnect == "continue"
         self._session.touch()
+        plain = PlainText() if cell.plain else None
         try:
             async with self._session.execute(request) as execution:
                 self._running = execution
                 async for event in execution:
-                    await self._send((await plain_event_in_time(event) if cell.plain else event) | mark)
+                    await self._send((await plain.event_in_time(event) if plain else event) | mark)
                     self._end_input()
                 result = await execution.result()
                 self._running = None
-                last = result_json(self._session, result, outputs=execution.gap, plain=cell.plain)
+                if plain and execution.gap:  # all outputs are sent again
+                    plain = PlainText()
+                last = result_json(self._session, result, outputs=execution.gap, plain=plain)
                 await self._send({"type": "result", **last, **mark})
         finally:
             self._running = None

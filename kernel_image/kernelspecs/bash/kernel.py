@@ -58,8 +58,8 @@ class BashKernel(InterpreterKernel):  # type: ignore[misc]  # imported through `
     def run_code(self, code: str, tell: Tell, env: Mapping[str, str]) -> dict[str, Any] | None:
         """Run the code of a cell."""
         status = self._run(code, lambda name, text: tell("stream", {"name": name, "text": text}), env)
-        # the format of the package `bash_kernel`, which clients know
-        return {"ename": "", "evalue": str(status), "traceback": []} if status else None
+        # The name and the value are those of the package `bash_kernel`, which clients know. Clients show the traceback.
+        return {"ename": "", "evalue": str(status), "traceback": [f"exit status {status}"]} if status else None
 
     def _run(
         self, code: str, publish: Publish, env: Mapping[str, str] = MappingProxyType({}), *, keep: bool = True

@@ -77,6 +77,16 @@ def test_a_name_may_be_anything_printable(gateway: Gateway, folder: str, name: s
 
 
 @process_only
+def test_a_path_may_be_that_which_code_in_a_sandbox_sees(gateway: Gateway, folder: str) -> None:
+    write(gateway, SHARED, f"/home/user/{folder}/out.csv", b"1")
+    assert listed(gateway, folder).keys() == {"out.csv"}
+    assert gateway.call("GET", f"{FILES}/home/user/{folder}/out.csv").content == b"1"
+    refused = gateway.call("PUT", f"{FILES}/tmp/{folder}", data=b"1")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "SB002")
+    assert "path is not in /home/user" in refused.json()["error"]["message"]
+
+
+@process_only
 def test_the_first_upload_makes_the_session(gateway: Gateway, session: str) -> None:
     assert failure(gateway.call("GET", f"/v1/sessions/{session}/files/?list")) == (404, "SB011")
     write(gateway, session, "first.txt", b"1")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernel_gateway.dialects.native.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, plain_event, plain_output
+from kernel_gateway.dialects.native.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, PlainText
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.calls import process_only, streamed
 
@@ -16,45 +16,84 @@ def error(*traceback: str, evalue: str = "x") -> dict[str, Any]:
     return {"output_type": "error", "ename": "E", "evalue": evalue, "traceback": list(traceback)}
 
 
+def printed(text: str) -> dict[str, Any]:
+    return {"output_type": "stream", "name": "stdout", "text": text}
+
+
 def display(**data: Any) -> dict[str, Any]:
     return {"output_type": "display_data", "data": {name.replace("_", "/"): value for name, value in data.items()}}
 
 
 @pytest.mark.parametrize("escape", ["\x1b[31m", "\x1b[38;5;28;01m", "\x1b]8;;https://a.b\x07", "\x1b(B", "\x1bM"])
 def test_escape_sequences_are_left_out(escape: str) -> None:
-    assert plain_output({"output_type": "stream", "name": "stdout", "text": f"a{escape}b"})["text"] == "ab"
+    assert PlainText().output({"output_type": "stream", "name": "stdout", "text": f"a{escape}b"})["text"] == "ab"
 
 
 def test_text_stays_in_place_of_markup_and_images_stay() -> None:
-    shown = plain_output(display(text_plain="3", text_html="<b>3</b>", image_png="aGk="))["data"]
+    shown = PlainText().output(display(text_plain="3", text_html="<b>3</b>", image_png="aGk="))["data"]
     assert shown == {"text/plain": "3", "image/png": "aGk="}
-    assert plain_output(display(text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
-    assert plain_output(display(text_html="<b>"))["data"] == {"text/plain": "<text/html>"}
+    assert PlainText().output(display(text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
+    assert PlainText().output(display(text_html="<b>"))["data"] == {"text/plain": "<text/html>"}
+    nameless = "<IPython.core.display.Markdown object>", "<a.Thing object at 0x7f00>"
+    for name in nameless:
+        assert PlainText().output(display(text_plain=name, text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
+        assert PlainText().output(display(text_plain=name, text_html="<b>"))["data"] == {"text/plain": name}
+    shown = PlainText().output(display(text_plain=nameless[0], application_json={"a": [1]}))["data"]
+    assert shown == {"text/plain": '{"a":[1]}'}
     event = {"type": "update_display_data", "display_id": "d", "data": {"text/plain": "\x1b[1m4", "text/html": "4"}}
-    assert plain_event(event)["data"] == {"text/plain": "4"}
+    assert PlainText().event(event)["data"] == {"text/plain": "4"}
 
 
-def test_only_the_last_exception_and_the_codes_own_frames_stay() -> None:
-    own = "Cell In[1], line 1\n----> 1 f()"
+OWN = "Cell In[1], line 1\n----> 1 f()"
+LIBRARIES = [
+    "File /opt/venv/lib/python3.12/site-packages/requests/api.py:73, in get()\n---> 73 x",
+    "File /usr/lib/python3.12/json/decoder.py:355, in raw_decode()\n--> 355 y",
+    "File /opt/kernel/python_kernel/kernel.py:283, in PythonKernel.raw_input(self, prompt)\n--> 283 z",
+]
+CHAIN = "\nDuring handling of the above exception, another exception occurred:\n"
+
+
+def test_only_the_codes_own_frames_stay() -> None:
     file = "File /home/user/helper.py:3, in f()\n----> 3 g()"
-    libraries = [
-        "File /opt/venv/lib/python3.12/site-packages/requests/api.py:73, in get()\n---> 73 x",
-        "File /usr/lib/python3.12/json/decoder.py:355, in raw_decode()\n--> 355 y",
-    ]
-    chain = ["\nDuring handling of the above exception, another exception occurred:\n"]
-    first = ["-" * 75, "KeyError      Traceback (most recent call last)", "Cell In[1], line 9", "KeyError: 1"]
-    last = ["E" + " " * 40 + "Traceback (most recent call last)", own, *libraries, file, "E: x"]
-    shown = plain_output(error(*first, *chain, *last))["traceback"]
-    assert "\n".join(shown) == f"E Traceback (most recent call last)\n{own}\n{file}\nE: x"
+    lines = ["-" * 75, "E" + " " * 40 + "Traceback (most recent call last)", OWN, *LIBRARIES, file, "E: x"]
+    shown = PlainText().output(error(*lines))["traceback"]
+    assert "\n".join(shown) == f"E Traceback (most recent call last)\n{OWN}\n{file}\nE: x"
+
+
+def test_an_earlier_exception_stays_if_the_code_has_seen_it() -> None:
+    own = ["-" * 75, "KeyError      Traceback (most recent call last)", OWN, *LIBRARIES, "KeyError: 1"]
+    foreign = ["-" * 75, "KeyError      Traceback (most recent call last)", *LIBRARIES, "KeyError: 1"]
+    last = ["E    Traceback (most recent call last)", OWN, "E: x"]
+    shown = PlainText().output(error(*own, CHAIN, *last))["traceback"]
+    assert shown[:4] == ["KeyError Traceback (most recent call last)", *OWN.split("\n"), "KeyError: 1"]
+    assert "\n".join(shown[4:]) == f"{CHAIN}\nE Traceback (most recent call last)\n{OWN}\nE: x"
+    alone = PlainText().output(error(*foreign, CHAIN, *last))["traceback"]
+    assert "\n".join(alone) == f"E Traceback (most recent call last)\n{OWN}\nE: x"
 
 
 def test_texts_are_bounded_and_tell_what_is_left_out() -> None:
-    printed = plain_output({"output_type": "stream", "name": "stdout", "text": "x" * (PRINTED_MAX + 7)})["text"]
+    printed = PlainText().output({"output_type": "stream", "name": "stdout", "text": "x" * (PRINTED_MAX + 7)})["text"]
     assert "... 7 characters left out ..." in printed
-    assert len(plain_output(display(text_plain="x" * 10**6))["data"]["text/plain"]) < TEXT_MAX + 100
-    failed = plain_output(error(*["line " * 100] * 10_000, evalue="v" * 10**6))
+    assert len(PlainText().output(display(text_plain="x" * 10**6))["data"]["text/plain"]) < TEXT_MAX + 100
+    failed = PlainText().output(error(*["line " * 100] * 10_000, evalue="v" * 10**6))
     assert len("\n".join(failed["traceback"])) < TRACEBACK_MAX + 100
     assert len(failed["evalue"]) < TEXT_MAX + 100
+
+
+def test_what_is_cut_off_is_counted() -> None:
+    plain = PlainText()
+    plain.output(printed("é" * PRINTED_MAX))
+    assert plain.counted({"truncated": False, "omitted_bytes": 3}) == {"truncated": False, "omitted_bytes": 3}
+    assert "... 7 characters left out ..." in plain.output(printed("é" * (PRINTED_MAX + 7)))["text"]
+    assert plain.omitted == 14
+    plain.event({"type": "update_display_data", "data": {"text/plain": "x" * (TEXT_MAX + 2)}})
+    plain.output(error("x" * (TEXT_MAX + 1)))
+    counted = plain.counted({"truncated": False, "omitted_bytes": 3})
+    assert counted["truncated"]
+    assert counted["omitted_bytes"] > 14 + 2 + TEXT_MAX - TRACEBACK_MAX
+    very_long = plain.output(printed("x" * 3_000_000))["text"]
+    assert f"... {3_000_000 - PRINTED_MAX} characters left out ..." in very_long
+    assert len(very_long) < PRINTED_MAX + 100
 
 
 @pytest.mark.parametrize(
@@ -83,13 +122,13 @@ def test_texts_are_bounded_and_tell_what_is_left_out() -> None:
     ],
 )
 def test_printed_text_is_as_a_terminal_shows_it(text: str, shown: str) -> None:
-    assert plain_output({"output_type": "stream", "name": "stdout", "text": text})["text"] == shown
+    assert PlainText().output({"output_type": "stream", "name": "stdout", "text": text})["text"] == shown
 
 
 def test_of_a_long_progress_bar_the_last_state_stays() -> None:
     bar = "".join(f"\r\x1b[32m{done:4}%\x1b[0m {'#' * 60:60}" for done in range(1, 1001)) + "\nready\n"
     assert len(bar) > PRINTED_MAX
-    assert plain_output({"output_type": "stream", "name": "stderr", "text": bar})["text"] == (
+    assert PlainText().output({"output_type": "stream", "name": "stderr", "text": bar})["text"] == (
         f"1000% {'#' * 60}\nready\n"
     )
 
@@ -97,7 +136,25 @@ def test_of_a_long_progress_bar_the_last_state_stays() -> None:
 def test_a_piece_of_a_stream_that_overwrites_earlier_ones_still_does() -> None:
     texts = ["a\r10%", "\r20%\r30%", "\r\n"]
     pieces = [{"type": "output", "output": {"output_type": "stream", "name": "stdout", "text": text}} for text in texts]
-    assert [plain_event(piece)["output"]["text"] for piece in pieces] == ["10%", "\r30%", "\r\n"]
+    assert [PlainText().event(piece)["output"]["text"] for piece in pieces] == ["10%", "\r30%", "\r\n"]
+
+
+@process_only
+def test_every_answer_says_that_plain_text_was_cut(gateway: Gateway, session: str) -> None:
+    code = f"print('x' * {PRINTED_MAX + 50}); '{'y' * TEXT_MAX}'"
+    assert (said := gateway.execute(session, code))["omitted_bytes"] == 0
+    assert not said["truncated"]
+    told = [gateway.execute(session, code, plain=True, idempotency_key="cut")]
+    with streamed(gateway, session, code, plain=True) as events:
+        told.append(list(events)[-1])
+    path = f"/v1/sessions/{session}/executions"
+    (run,) = gateway.call("GET", path).json()["executions"]
+    shown = gateway.call("GET", f"{path}/{run['id']}?plain").json()
+    assert len(text_of(shown)) < PRINTED_MAX + TEXT_MAX + 100
+    told.append(shown["result"])
+    omitted = 51 + 2  # with the end of the line, and the quotes
+    assert [(end["truncated"], end["omitted_bytes"]) for end in told] == [(True, omitted)] * 3
+    assert not gateway.call("GET", f"{path}/{run['id']}").json()["result"]["truncated"]
 
 
 @process_only

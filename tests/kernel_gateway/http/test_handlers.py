@@ -10,7 +10,7 @@ from tornado.web import HTTPError
 
 import kernel_gateway.errors
 import sessions.model.errors
-from kernel_gateway.dialects.native.models import Execute, Failure
+from kernel_gateway.dialects.native.models import CreateSession, Execute, Failure
 from kernel_gateway.errors import STATUS, InternalError, MethodNotAllowed, NoSuchRoute, TooLarge
 from kernel_gateway.http.handlers import RETRY_AFTER, _as_session_error, _host_name
 from kernel_gateway.http.request_body import validated
@@ -103,5 +103,11 @@ def test_few_problems_of_a_body_are_named_and_many_are_counted() -> None:
     with pytest.raises(InvalidRequest, match="colour: ") as refusal:
         validated(Execute, {"code": "1", "colour": 1, "taste": 2})
     assert [problem["field"] for problem in refusal.value.details["fields"]] == ["colour", "taste"]
+    with pytest.raises(InvalidRequest, match="code: Field required; cod: Extra inputs are not permitted"):
+        validated(Execute, {"cod": "1"})
+    with pytest.raises(InvalidRequest, match="body: Input should be an object"):
+        validated(Execute, ["1"])
+    with pytest.raises(InvalidRequest, match=r"limits\.memory: write a number of bytes"):
+        validated(CreateSession, {"limits": {"memory": "lots"}})
     with pytest.raises(InvalidRequest, match="body: 1000 problems"):
         validated(Execute, {"code": "1"} | {f"field{number}": 1 for number in range(1000)})

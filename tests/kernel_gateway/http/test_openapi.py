@@ -45,6 +45,8 @@ from tests.kernel_gateway.sockets import connected
 METHODS = ("GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS")
 ROUTES = [(pattern, cast("type[BaseHandler]", handler)) for pattern, handler, _ in native.routes(cast("Parts", None))]
 OPERATIONS = [(operation.method, operation.path) for operation in native.OPERATIONS]
+#: types of all events
+EVENTS = {get_args(kind.model_fields["type"].annotation)[0] for kind in _Event.__subclasses__()}
 
 
 def described() -> dict[str, Any]:
@@ -172,9 +174,7 @@ async def test_real_events_are_as_described(started: Callable[[str], Gateway]) -
         events += await socket.until("result")
         await socket.send(code=SHOWS, timeout=-1)
         events += await socket.until("error")
-    assert {Event.model_validate(event).root.type for event in events} == {
-        get_args(kind.model_fields["type"].annotation)[0] for kind in _Event.__subclasses__()
-    }
+    assert {Event.model_validate(event).root.type for event in events} == EVENTS
     with streamed(started("process"), "described", "1") as lines:
         assert [Event.model_validate(line).root.id for line in lines] == [1, 2, 3]
 
@@ -267,3 +267,10 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
     finally:
         serving.call("DELETE", session)
         serving.call("DELETE", f"/v1/admin/keys/{key.json()['id']}", headers=admin, tenant=None)
+
+
+def test_the_page_names_every_field_of_an_execute_and_every_event() -> None:
+    page = Path("docs/api.md").read_text()
+    rows = re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    assert named >= Execute.model_fields.keys() | EVENTS

@@ -19,13 +19,14 @@ from sessions.channels.subscription import Subscription
 from sessions.channels.unread import MESSAGE_COST, Unread
 from sessions.kernels.messages import Message
 from sessions.model.checkpoint import OnIdle
-from sessions.model.errors import ConnectionFailed, InvalidRequest, OutOfMemory, QuotaExceeded
+from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExitReason, SessionSpec, StateChange
 from sessions.session.session import Session
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import (
+    OUT_OF_MEMORY,
     Behaviour,
     Cell,
     FakeBackend,
@@ -268,7 +269,7 @@ async def test_a_cell_that_waited_when_memory_ran_out_did_not_run_and_is_told_so
     first, waiting = [
         content((await heard(client, msg_id))[-1]) for msg_id in [send(session, client, code) for code in codes]
     ]
-    assert (first["ename"], first["evalue"]) == ("OutOfMemory", OutOfMemory().message)
+    assert (first["ename"], first["evalue"]) == ("OutOfMemory", OUT_OF_MEMORY)
     assert waiting["ename"] == "KernelDied"
     assert waiting["evalue"].startswith("the cell did not run: it waited for another cell when its kernel ended (")
     assert world.backend.started[0].executed == ["too much"]

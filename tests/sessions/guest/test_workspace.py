@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernel_image.file_names import text_of
-from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, valid_path
+from sessions.guest.paths import PATH_MAX, sandbox_path, seen_path, session_path, valid_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import (
     FileList,
@@ -141,6 +141,18 @@ def test_a_path_may_be_written_as_processes_in_the_sandbox_do(path: str, means: 
     assert sandbox_path(path) == means
     assert seen_path(means) == seen
     assert sandbox_path(seen) == means
+
+
+@pytest.mark.parametrize("path", ["a/b", "/home/user/a/b", "/workspace/a/b", "~/a/b", "./a//b"])
+def test_a_path_of_a_session_is_relative_or_below_its_home(path: str) -> None:
+    assert session_path(path) == "a/b"
+
+
+@pytest.mark.parametrize("path", ["/a", "/tmp/a", "/home/user2/a", "/home/user/../a", "../a"])
+def test_a_path_outside_a_sessions_home_is_refused(path: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        session_path(path)
+    assert refused.value.details == {"field": "path"}
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from sessions.model.errors import (
 )
 from sessions.model.tasks import spawn
 from sessions.model.values import NO_PROGRAM, ExitReason
-from tests.fakes import KERNELSPECS, PYTHON, FakeBackend, FakeKernel, Listener, until
+from tests.fakes import KERNELSPECS, OUT_OF_MEMORY, PYTHON, FakeBackend, FakeKernel, Listener, until
 
 LAUNCH = Launch(PYTHON)
 
@@ -212,7 +212,9 @@ async def test_a_kernel_that_ends_on_its_own_reports_its_exit_code(backend: Fake
 
 async def test_a_kernel_that_ran_out_of_memory_reports_that(backend: FakeBackend, kernel: Kernel) -> None:
     backend.kernel.dies(137, ExitReason.OOM)
-    assert isinstance(await kernel.wait(), OutOfMemory)
+    error = await kernel.wait()
+    assert isinstance(error, OutOfMemory)
+    assert (str(error), error.details) == (OUT_OF_MEMORY, {"limit": 512 * 2**20})
 
 
 async def test_nothing_can_be_sent_to_a_kernel_that_ended(backend: FakeBackend, kernel: Kernel) -> None:

@@ -28,7 +28,6 @@ from sessions.model.errors import (
     InvalidRequest,
     NotInitialized,
     OutcomeUnknown,
-    OutOfMemory,
     QuotaExceeded,
     SandboxNotFound,
     SessionNotFound,
@@ -41,6 +40,7 @@ from sessions.session.states import State
 from sessions.upkeep.culler import Culler
 from sessions.upkeep.recovery import NOTE, NOTE_CUT
 from tests.fakes import (
+    OUT_OF_MEMORY,
     PYTHON,
     Cell,
     FakeBackend,
@@ -419,7 +419,7 @@ async def test_a_kernel_that_dies_of_the_cell_that_still_runs_is_reported(first:
         assert (result.status, result.state, result.state_reason) == (
             Status.OK,
             StateChange.LOST,
-            OutOfMemory().message,
+            OUT_OF_MEMORY,
         )
     await asyncio.wait({left})
 

@@ -71,7 +71,7 @@ class GoldenImages:
         if self._images:  # another shape's image may have failed; its kernels start plainly
             modules = " with their modules imported" if any(image.modules for image in self._images.values()) else ""
             return Ability(on=True, detail=f"kernels are restored{modules}")
-        trouble = self._trouble or "the first one is being made; until then kernels start plainly"
+        trouble = self._trouble or "the first golden image is being made; until then kernels start plainly"
         return Ability(on=False, detail=trouble)
 
     @property

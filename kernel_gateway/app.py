@@ -37,7 +37,7 @@ from kernel_gateway.observe.alerts import AlertWatch
 from kernel_gateway.observe.looplag import LoopLag
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.own_address import leads_here
-from kernel_gateway.state_dir import instance_id, lock, stored_word
+from kernel_gateway.state_dir import instance_id, lock, mark_sandboxed, stored_word
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -149,6 +149,8 @@ class Service:
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").read_or_make,
         )
+        if self.backend.name != "process":
+            mark_sandboxed(self.state_dir)
         self.backend.report_restores(self.metrics.pool.restored)
         self.readiness = Readiness(self.backend)
         self.alerts = AlertWatch(self._collect, time.monotonic)

@@ -109,7 +109,9 @@ class Settings(BaseSettings):
         [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
     isolation: Literal["auto", "docker", "process"] = _place(
-        "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
+        "auto",
+        description="where kernels run: docker, process (no sandbox), or auto: docker; process only without keys, where "
+        "no engine has ever answered",
     )
     runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = _place("kernel-gateway/python:latest", description="the kernels' image")

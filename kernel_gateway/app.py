@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -51,7 +52,7 @@ from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import OnIdle
 from sessions.model.egress import EgressTenants
 from sessions.model.errors import SessionError
-from sessions.model.tasks import log_failure, spawn
+from sessions.model.tasks import forever, log_failure, spawn
 from sessions.model.values import SessionSpec, Timeouts
 from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
@@ -85,6 +86,8 @@ log = structlog.get_logger()
 CULL_INTERVAL = 5.0
 #: seconds between two deletions of old audit records
 AUDIT_INTERVAL = 600.0
+#: seconds between two looks whether the certificate's file has been renewed
+CERTIFICATE_INTERVAL = 60.0
 DAY = 86400.0
 #: seconds that cells may take to end before the stopping gateway leaves them to the next one
 SOON = 1.0
@@ -221,6 +224,8 @@ class Service:
         self._listener: Listener | None = None
         #: PEM file with the server's certificate; None without TLS
         self.certificate: Path | None = None
+        #: loads the certificate anew when its file has been renewed; None without TLS
+        self._renewal: Callable[[], Awaitable[None]] | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
     def _measure(self, starts: StartQueue) -> None:
@@ -336,9 +341,10 @@ class Service:
             self.certificate = tls.own_certificate(
                 self.state_dir, self._allowed_hosts() | {*LOOPBACK_NAMES, self.settings.host}
             )
-        context = tls.context(self.certificate)
-        self.metrics.room.watch_certificate(tls.end_of(self.certificate))
-        return context
+        served = tls.ServedCertificate(self.certificate)
+        self.metrics.room.watch_certificate(lambda: served.end)
+        self._renewal = partial(served.load_when_renewed, CERTIFICATE_INTERVAL)
+        return served.context
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and start to keep kernels warm.
@@ -384,6 +390,8 @@ class Service:
             spawn(self._culler.run(CULL_INTERVAL), "culler"),
             spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
         ]
+        if self._renewal is not None:
+            self._background.append(spawn(forever(self._renewal), "certificate"))
         age = self.settings.audit_retention * DAY
         self._background.append(spawn(self.usage.keep_counting(self._budgets.held, age), "usage"))
         if age:
@@ -422,7 +430,7 @@ class Service:
         """
         self.journal.close()
         self.readiness.close()
-        if self._kept():
+        if self.kept():
             await self.journal.wait_until_idle(min(SOON, self.settings.drain_timeout))
             self._release_cells()
             await asyncio.sleep(ANSWERS)
@@ -432,13 +440,13 @@ class Service:
                 await session.interrupt()
             await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
 
-    def _kept(self) -> list[Session]:
+    def kept(self) -> list[Session]:
         """Return the sessions whose kernels run on when this gateway ends, so that the next one continues with them."""
         stays = self.settings.keep_sessions and self.backend.keeps_kernels
         return [session for session in self.registry.all() if not session.spec.throwaway] if stays else []
 
     def _release_cells(self) -> None:
-        for session in self._kept():
+        for session in self.kept():
             session.release_cells()
 
     async def stop(self) -> None:

@@ -157,7 +157,9 @@ class Settings(BaseSettings):
     )
     tls: bool = _address(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = _address(
-        None, description="PEM file with the certificate, its issuers and its private key; turns https on"
+        None,
+        description="PEM file with the certificate, its issuers and its private key; turns https on; a renewed file is "
+        "used within a minute",
     )
     idle_timeout: Seconds = _life(
         300, description="seconds without activity after which a session sleeps or ends, as `on_idle` says"
@@ -592,7 +594,7 @@ def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ig
         extra: whether unknown names in the file are an error or are ignored.
     """
     file = file or _Location().config
-    if file is None:
+    if file is None or file == Path():  # an empty variable, as files of variables have it
         return kind
     source = file
 

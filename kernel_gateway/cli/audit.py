@@ -36,6 +36,8 @@ def main(arguments: argparse.Namespace) -> int:
             if arguments.tenant in {None, tenant}:
                 line = {"seq": record.seq, "at": record.at, "execution": record.execution, **values}
                 print(orjson.dumps(line).decode())
+    except BrokenPipeError:  # nobody reads the records any more; that is no failure of the audit
+        raise
     except (ValueError, OSError, sqlite3.Error) as error:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 1

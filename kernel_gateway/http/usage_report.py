@@ -10,6 +10,7 @@ from typing import Self
 
 from pydantic import BaseModel, Field
 
+from sessions.model.errors import InvalidRequest
 from sessions.store.usage_store import TenantUsage
 
 _GIB_HOUR = 1024**3 * 3600
@@ -55,7 +56,12 @@ class UsageReport(BaseModel):
             since: begin of the period, in seconds since 1970. None means the first record.
             until: end of the period. None means now.
             usages: use of each tenant.
+
+        Raises:
+            InvalidRequest: when the period ends before it begins.
         """
+        if since is not None and until is not None and until <= since:
+            raise InvalidRequest("until must be later than since", field="until")
         return cls(since=_moment(since), until=_moment(until), tenants=[UsageRow.of(usage) for usage in usages])
 
     def csv(self) -> str:

@@ -110,8 +110,8 @@ class Settings(BaseSettings):
     )
     isolation: Literal["auto", "docker", "process"] = _place(
         "auto",
-        description="where kernels run: docker, process (no sandbox), or auto: docker; process only without keys, where "
-        "no engine has ever answered",
+        description="where kernels run: docker, process (no sandbox), or auto: docker; process only without keys, "
+        "where no engine has ever answered",
     )
     runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = _place("kernel-gateway/python:latest", description="the kernels' image")

@@ -87,7 +87,6 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = int(arguments.main(arguments))
         print(end="", flush=True)
-        return code
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
             where = ".".join(map(str, problem["loc"]))
@@ -105,3 +104,4 @@ def main(argv: list[str] | None = None) -> int:
 
         forget_output()
         return NOBODY_READS
+    return code

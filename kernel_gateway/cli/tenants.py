@@ -16,7 +16,7 @@ DEFAULT = "default"
 ACTIONS = {
     "list": "list the tenants, with the limits that differ from the gateway's",
     "limits": "print the limits of a tenant, after changing those that flags name",
-    "remove": "revoke a tenant's keys, end its sessions and sandboxes with their files, delete its templates and limits",
+    "remove": "revoke a tenant's keys, end its sessions and sandboxes, delete files, templates and limits",
 }
 _SWITCH = {"yes": True, "no": False}
 #: limit → its value from a flag, and the flag's help

@@ -152,7 +152,9 @@ def test_the_log_says_who_made_and_revoked_a_key_and_ended_a_session(run: Gatewa
     assert ask(run, key, "POST", "/v1/sessions/of-logged/execute", json={"code": "1"}).status_code == 200
     assert ask(run, admin, "DELETE", "/v1/admin/sessions/logged/of-logged").status_code == 204
     assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
-    said = {line["event"]: line for line in run.logged() if line.get("key") == key_id or line.get("session") == "of-logged"}
+    said = {
+        line["event"]: line for line in run.logged() if line.get("key") == key_id or line.get("session") == "of-logged"
+    }
     made, ended, revoked = (
         said[event] for event in ("a key was made", "a session was ended by an admin", "a key was revoked")
     )

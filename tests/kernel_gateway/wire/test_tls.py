@@ -131,9 +131,7 @@ def test_a_given_certificate_is_served(tmp_path: Path) -> None:
         assert not (serving.state_dir / "tls.pem").exists()
 
 
-async def test_a_renewed_certificate_is_used_without_a_restart(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app, "CERTIFICATE_INTERVAL", 0.05)
     monkeypatch.setattr(tls, "VALID", timedelta(days=40))
     given, _ = tmp_path / "given.pem", made(tmp_path)

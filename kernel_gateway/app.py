@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -37,7 +38,7 @@ from kernel_gateway.observe.alerts import AlertWatch
 from kernel_gateway.observe.looplag import LoopLag
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.own_address import leads_here
-from kernel_gateway.state_dir import instance_id, lock, stored_word
+from kernel_gateway.state_dir import instance_id, lock, mark_sandboxed, stored_word
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.listener import Listener
 from kernel_gateway.wire.open_sockets import OpenSockets
@@ -51,7 +52,7 @@ from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import OnIdle
 from sessions.model.egress import EgressTenants
 from sessions.model.errors import SessionError
-from sessions.model.tasks import log_failure, spawn
+from sessions.model.tasks import forever, log_failure, spawn
 from sessions.model.values import SessionSpec, Timeouts
 from sessions.ports.ports import Ports
 from sessions.programs.runs import ProgramRunner
@@ -86,6 +87,8 @@ log = structlog.get_logger()
 CULL_INTERVAL = 5.0
 #: seconds between two deletions of old audit records
 AUDIT_INTERVAL = 600.0
+#: seconds between two looks whether the certificate's file has been renewed
+CERTIFICATE_INTERVAL = 60.0
 DAY = 86400.0
 #: seconds that cells may take to end before the stopping gateway leaves them to the next one
 SOON = 1.0
@@ -150,6 +153,8 @@ class Service:
             self.specs,
             KeyFile(settings.secrets_key_file or self.state_dir / "secrets.key").read_or_make,
         )
+        if self.backend.name != "process":
+            mark_sandboxed(self.state_dir)
         self.backend.report_restores(self.metrics.pool.restored)
         self.readiness = Readiness(self.backend)
         self.alerts = AlertWatch(self._collect, time.monotonic)
@@ -223,6 +228,8 @@ class Service:
         self._listener: Listener | None = None
         #: PEM file with the server's certificate; None without TLS
         self.certificate: Path | None = None
+        #: loads the certificate anew when its file has been renewed; None without TLS
+        self._renewal: Callable[[], Awaitable[None]] | None = None
         self._background: list[asyncio.Task[NoReturn]] = []
 
     def _measure(self, starts: StartQueue) -> None:
@@ -340,9 +347,10 @@ class Service:
             self.certificate = tls.own_certificate(
                 self.state_dir, self._allowed_hosts() | {*LOOPBACK_NAMES, self.settings.host}
             )
-        context = tls.context(self.certificate)
-        self.metrics.room.watch_certificate(tls.end_of(self.certificate))
-        return context
+        served = tls.ServedCertificate(self.certificate)
+        self.metrics.room.watch_certificate(lambda: served.end)
+        self._renewal = partial(served.load_when_renewed, CERTIFICATE_INTERVAL)
+        return served.context
 
     async def start(self) -> Self:
         """Listen, prove the sandbox, and start to keep kernels warm.
@@ -388,6 +396,8 @@ class Service:
             spawn(self._culler.run(CULL_INTERVAL), "culler"),
             spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
         ]
+        if self._renewal is not None:
+            self._background.append(spawn(forever(self._renewal), "certificate"))
         age = self.settings.audit_retention * DAY
         self._background.append(spawn(self.usage.keep_counting(self._budgets.held, age), "usage"))
         if age:
@@ -428,7 +438,7 @@ class Service:
         """
         self.journal.close()
         self.readiness.close()
-        if self._kept():
+        if self.kept():
             await self.journal.wait_until_idle(min(SOON, self.settings.drain_timeout))
             self._release_cells()
             await asyncio.sleep(ANSWERS)
@@ -438,13 +448,13 @@ class Service:
                 await session.interrupt()
             await self.journal.wait_until_idle(INTERRUPT_TIMEOUT)
 
-    def _kept(self) -> list[Session]:
+    def kept(self) -> list[Session]:
         """Return the sessions whose kernels run on when this gateway ends, so that the next one continues with them."""
         stays = self.settings.keep_sessions and self.backend.keeps_kernels
         return [session for session in self.registry.all() if not session.spec.throwaway] if stays else []
 
     def _release_cells(self) -> None:
-        for session in self._kept():
+        for session in self.kept():
             session.release_cells()
 
     async def stop(self) -> None:

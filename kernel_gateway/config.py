@@ -110,7 +110,9 @@ class Settings(BaseSettings):
         [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
     isolation: Literal["auto", "docker", "process"] = _place(
-        "auto", description="where kernels run: docker, process (no sandbox), or auto: docker if its engine answers"
+        "auto",
+        description="where kernels run: docker, process (no sandbox), or auto: docker; process only without keys, "
+        "where no engine has ever answered",
     )
     runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = _place(USUAL_IMAGE, description="the kernels' image")
@@ -156,7 +158,9 @@ class Settings(BaseSettings):
     )
     tls: bool = _address(False, description="serve https, with a certificate of its own unless one is given")  # noqa: FBT003
     tls_certificate: Path | None = _address(
-        None, description="PEM file with the certificate, its issuers and its private key; turns https on"
+        None,
+        description="PEM file with the certificate, its issuers and its private key; turns https on; a renewed file is "
+        "used within a minute",
     )
     idle_timeout: Seconds = _life(
         300, description="seconds without activity after which a session sleeps or ends, as `on_idle` says"
@@ -596,7 +600,7 @@ def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ig
         extra: whether unknown names in the file are an error or are ignored.
     """
     file = file or _Location().config
-    if file is None:
+    if file is None or file == Path():  # an empty variable, as files of variables have it
         return kind
     source = file
 

@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
+from kernel_gateway import state_dir
 from kernel_gateway.config import Settings
 from kernel_gateway.observe import logs
 from kernel_gateway.wire import descriptors
@@ -21,11 +24,19 @@ from sessions.store.sync import disk_full_error
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
 
+log = structlog.get_logger()
+
+#: what an operator does about kernels that cannot start, because isolation `auto` finds no engine
+ENGINE_OR_BY_NAME = "start the engine; or set isolation to `process`, which is no sandbox"
+
 
 def make_backend(
     settings: Settings, instance: str, egress_secret: str, specs: KernelSpecs, key: Callable[[], bytes]
 ) -> Backend:
-    """Make the backend that the settings ask for; `auto` means the strongest one available.
+    """Make the backend that the settings ask for.
+
+    `auto` means sandboxed kernels. Plain processes are made only where nobody relies on a sandbox: when no engine
+    answers, the settings have no keys, and no gateway has used an engine with this state directory.
 
     Args:
         settings: settings of the deployment.
@@ -38,9 +49,21 @@ def make_backend(
         return _processes(settings)
     from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
 
-    if settings.isolation == "auto" and settings.loopback and not docker.engine_answers():
-        return _processes(settings)
+    if settings.isolation == "auto" and not docker.engine_answers():
+        relied_on = _who_relies_on_a_sandbox(settings)
+        if relied_on is None:
+            return _processes(settings)
+        log.warning("no engine answers, and plain processes are not used", reason=relied_on, fix=ENGINE_OR_BY_NAME)
     return docker.DockerBackend(_docker_settings(settings, instance, egress_secret, specs, key), logs.egress)
+
+
+def _who_relies_on_a_sandbox(settings: Settings) -> str | None:
+    """Return why kernels of this gateway must not be plain processes unless they are asked for by name, or None."""
+    if not settings.loopback or settings.keys or settings.access_keys or settings.admin_key:
+        return "the settings have keys"
+    if state_dir.was_sandboxed(settings.state_dir.expanduser()):
+        return "an earlier gateway with this state directory had sandboxed kernels"
+    return None
 
 
 def _processes(settings: Settings) -> ProcessBackend:

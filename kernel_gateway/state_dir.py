@@ -10,6 +10,8 @@ from typing import IO
 
 #: file with the id of an installation
 INSTANCE = "instance"
+#: empty file that exists once a gateway with this state directory had sandboxed kernels
+SANDBOXED = "sandboxed"
 
 
 class AlreadyRunning(Exception):
@@ -40,6 +42,16 @@ def instance_id(state_dir: Path) -> str:
 def was_used(state_dir: Path) -> bool:
     """Return whether a gateway has ever been started with a state directory."""
     return (state_dir / INSTANCE).exists()
+
+
+def mark_sandboxed(state_dir: Path) -> None:
+    """Remember that a gateway with this state directory has sandboxed kernels."""
+    (state_dir / SANDBOXED).touch(mode=0o600)
+
+
+def was_sandboxed(state_dir: Path) -> bool:
+    """Return whether a gateway with this state directory ever had sandboxed kernels."""
+    return (state_dir / SANDBOXED).exists()
 
 
 def stored_word(path: Path) -> str:

@@ -20,7 +20,7 @@ COMMANDS = {
     "serve": "run the gateway",
     "doctor": "say what is missing on this machine for isolated kernels, and how to fix it",
     "keys": "make, list and revoke keys; a change takes effect at once",
-    "tenants": "list the tenants of a running gateway, and change the limits of one",
+    "tenants": "list the tenants of a running gateway, change the limits of one, or remove one",
     "audit": "print who ran what as JSON lines, and check that no record was changed",
     "usage": "print what each tenant has used within a period: cells, time, output, memory and disk",
     "run": "run code in a session of a running gateway; the session is made on first use",
@@ -86,11 +86,13 @@ def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     arguments = _parsed(argv)
     try:
-        return int(arguments.main(arguments))
+        code = int(arguments.main(arguments))
+        print(end="", flush=True)
     except ValidationError as error:
         for problem in error.errors(include_url=False, include_input=False):
             where = ".".join(map(str, problem["loc"]))
-            what = problem["msg"].removeprefix("Value error, ")  # what our own checks raise
+            unknown = problem["type"] == "extra_forbidden"
+            what = "is no setting" if unknown else problem["msg"].removeprefix("Value error, ")  # of our own checks
             print(f"kernel-gateway: {where or 'settings'}: {what} (SB002)", file=sys.stderr)
         return 2
     except InvalidRequest as error:
@@ -98,3 +100,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:
+        from kernel_gateway.cli.client_command import NOBODY_READS, forget_output  # noqa: PLC0415 - rare
+
+        forget_output()
+        return NOBODY_READS
+    return code

@@ -60,6 +60,8 @@ def main(arguments: argparse.Namespace) -> int:
             for each in choice.of(record):
                 line = {"seq": each.seq, "at": each.at, "execution": each.execution, **asdict(each.what)}
                 print(orjson.dumps(line).decode())
+    except BrokenPipeError:  # nobody reads the records any more; that is no failure of the audit
+        raise
     except (ValueError, OSError, sqlite3.Error) as error:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 1

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", help="what to do")
     add = actions.add_parser("add", help="make a key and print it; it is not shown again")
     add.add_argument("tenant", metavar="TENANT")
-    add.add_argument("--role", choices=list(Role), default=Role.USER, type=Role, help="default: user")
+    add.add_argument("--role", choices=[role.value for role in Role], default=Role.USER.value, help="default: user")
     add.add_argument(
         "--e2b", action="store_const", const=KeyForm.E2B, default=KeyForm.OWN, help="in the form that E2B's SDKs want"
     )
@@ -72,7 +72,7 @@ def _add(store: KeyStore, arguments: argparse.Namespace) -> int:
     try:
         expires_at = None if arguments.expires is None else _expiry(arguments.expires)
         key, secret = store.add(
-            arguments.tenant, arguments.role, arguments.e2b, name=arguments.name, expires_at=expires_at
+            arguments.tenant, Role(arguments.role), arguments.e2b, name=arguments.name, expires_at=expires_at
         )
     except InvalidRequest as error:
         print(f"kernel-gateway: {error.message}", file=sys.stderr)
@@ -88,7 +88,10 @@ def _expiry(text: str) -> float:
     """Return the time that `--expires` names, in seconds since 1970."""
     if found := re.fullmatch(r"([0-9]{1,6})([dh])", text, re.ASCII):
         return time.time() + int(found[1]) * (_DAY if found[2] == "d" else _HOUR)
-    return seconds_of("--expires", text)
+    try:
+        return seconds_of("--expires", text)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{error.message}; or a time from now: 90d, 12h", field="--expires") from None
 
 
 def _list(store: KeyStore, _arguments: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLCertVerificationError
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -135,7 +136,17 @@ class Remote:
         return refusal_in(response.read()) or self._absent(f"HTTP {response.status}: {response.reason}")
 
     def _absent(self, reason: object) -> Failed:
-        return Failed(f"no gateway at {self._url}: {reason}")
+        return absent(self._url, reason)
+
+
+def absent(url: str, reason: object) -> Failed:
+    """Return the failure of a call that no gateway has answered, with what to do about https."""
+    hint = ""
+    if isinstance(reason, SSLCertVerificationError):
+        hint = " - SSL_CERT_FILE names the certificate to trust: a gateway's own is `tls.pem` in its state directory"
+    elif url.startswith("http:") and str(reason).startswith(f"HTTP {HTTPStatus.BAD_REQUEST:d}"):
+        hint = " - the address of a gateway with `tls` begins with https://"
+    return Failed(f"no gateway at {url}: {reason}{hint}")
 
 
 def _dumped(value: object) -> bytes:

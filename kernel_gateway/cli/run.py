@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import sys
 import threading
 from getpass import getpass
@@ -17,7 +18,7 @@ from tornado.websocket import WebSocketError, websocket_connect
 
 from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json
 from kernel_gateway.cli.pictures import Pictures
-from kernel_gateway.cli.remote import Failed, Remote, path_of, refusal_in, told
+from kernel_gateway.cli.remote import Failed, Remote, absent, path_of, refusal_in, told
 from kernel_gateway.cli.settings import client_from
 from kernel_gateway.config import Client
 from kernel_gateway.http.terminal_text import without_escapes
@@ -96,7 +97,7 @@ def main(arguments: argparse.Namespace) -> int:
         print(f"kernel-gateway: {failure}", file=sys.stderr)
         return 2
     except (HTTPError, OSError) as error:
-        print(f"kernel-gateway: no gateway at {client.url}: {error}", file=sys.stderr)
+        print(f"kernel-gateway: {absent(client.url, error)}", file=sys.stderr)
         return 2
     return EXIT[result["status"]]
 
@@ -125,10 +126,11 @@ async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pi
         the last event.
 
     Raises:
-        Failed: when the gateway did not run the cell.
-        HTTPError: when the server is no gateway, or ended in the middle of the answer.
+        Failed: when the gateway did not run the cell, or closed the connection before the cell's end.
+        HTTPError: when the server is no gateway.
         OSError: when nobody reads the outputs any more.
     """
+    logging.getLogger("tornado").addHandler(logging.NullHandler())  # it would print a failed handshake a second time
     address = f"{client.url.replace('http', 'ws', 1)}{path_of(session)}/stream"
     headers = {"Authorization": f"Bearer {client.credential()}"}
     request = HTTPRequest(address, headers=headers, request_timeout=0)
@@ -138,6 +140,7 @@ async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pi
         raise (refusal_in(error.response.body if error.response else b"") or error) from None
     except WebSocketError as error:
         raise HTTPError(HTTPStatus.OK, str(error)) from None
+    closed = False
     try:
         await socket.write_message(orjson.dumps(body))
         while (message := await socket.read_message()) is not None:
@@ -153,11 +156,13 @@ async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pi
                     raise Failed(told(event["error"]))
                 case "result":
                     return event
+        closed = True
+        why = f": {socket.close_reason}" if socket.close_reason else ""
+        raise Failed(f"the connection to {client.url} ended before the cell did{why}")
     finally:
         socket.close()
-        while await socket.read_message() is not None:
+        while not closed and await socket.read_message() is not None:
             pass  # until the gateway has closed it, too
-    raise HTTPError(599, "the connection was closed before the cell's end")
 
 
 async def _answer(question: dict[str, Any]) -> str | None:

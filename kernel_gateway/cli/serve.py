@@ -7,6 +7,7 @@ import asyncio
 import gc
 import signal
 import sys
+from pathlib import Path
 
 import structlog
 
@@ -24,9 +25,12 @@ from sessions.upkeep.heap import keep_freed_memory
 add_arguments = add_settings
 log = structlog.get_logger()
 
+#: signals that end the gateway in order. SIGHUP comes when its terminal is closed
+STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 def main(arguments: argparse.Namespace) -> int:
-    """Serve until SIGTERM or SIGINT, then wait for running cells; a second signal ends the wait.
+    """Serve until a signal of `STOPS`, then wait for running cells; a second signal ends the wait.
 
     Returns:
         0 after an orderly end, 1 when the gateway cannot start.
@@ -49,21 +53,24 @@ def main(arguments: argparse.Namespace) -> int:
 async def _serve(service: Service) -> None:
     signals: asyncio.Queue[int] = asyncio.Queue()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signals.put_nowait, number)
+    for number in STOPS:
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # `nohup` ignores it
+            loop.add_signal_handler(number, signals.put_nowait, number)
     try:
         await service.start()
         gc.freeze()  # loaded objects stay for good: no collection, nor the exit, needs to scan them
         if sys.stdout.isatty():
             print(banner(service), flush=True)
         log.info("the gateway listens", **_start_facts(service))
-        await signals.get()
+        stop = signal.Signals(await signals.get())
+        log.info("the gateway stops", signal=stop.name, sessions=len(service.registry.all()), kept=len(service.kept()))
         waiting = {spawn(service.drain(), "drain"), spawn(signals.get(), "second signal")}
         await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         for task in waiting:
             task.cancel()
     finally:
         await service.stop()
+    log.info("the gateway has stopped")
 
 
 def _url(service: Service) -> str:
@@ -84,10 +91,15 @@ def _start_facts(service: Service) -> dict[str, object]:
         "golden_images": _shown(service.backend.golden_images),
         "sleep": sleep_text(service.settings, service.backend.sleep.ability),
         "key_file": str(service.local_key[1]) if service.local_key else None,
-        "certificate": str(service.certificate) if service.certificate else None,
+        "certificate": str(_for_clients(service) or service.certificate) if service.certificate else None,
         "trouble": f"{trouble.code}: {trouble.message}" if trouble else None,
     }
     return {name: fact for name, fact in facts.items() if fact is not None}
+
+
+def _for_clients(service: Service) -> Path | None:
+    """Return the certificate that clients must trust, if the gateway has made its own."""
+    return service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
 
 
 def banner(service: Service) -> str:
@@ -100,7 +112,7 @@ def banner(service: Service) -> str:
         lines.append(f"sleep: {sleep}")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
-    own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None
+    own = _for_clients(service)
     if own:
         lines.append(f"certificate for clients to trust: {own}  (for example as SSL_CERT_FILE)")
     if service.local_key:

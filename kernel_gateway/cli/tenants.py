@@ -1,4 +1,4 @@
-"""`kernel-gateway tenants`: list the tenants of a running gateway, and change their limits, with an admin's key."""
+"""`kernel-gateway tenants`: list, limit and remove the tenants of a running gateway, with an admin's key."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ DEFAULT = "default"
 ACTIONS = {
     "list": "list the tenants, with the limits that differ from the gateway's",
     "limits": "print the limits of a tenant, after changing those that flags name",
+    "remove": "revoke a tenant's keys, end its sessions and sandboxes, delete files, templates and limits",
 }
 _SWITCH = {"yes": True, "no": False}
 #: limit → its value from a flag, and the flag's help
@@ -37,8 +38,9 @@ LIMITS: dict[str, tuple[Callable[[str], Any], str, str]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's actions."""
     parsers = parser.add_subparsers(dest="action", required=True, metavar="ACTION", help="what to do")
-    listing, limits = (parsers.add_parser(name, help=text, description=text) for name, text in ACTIONS.items())
-    limits.add_argument("tenant", metavar="TENANT", help="the tenant's name")
+    listing, limits, remove = (parsers.add_parser(name, help=text, description=text) for name, text in ACTIONS.items())
+    for action in (limits, remove):
+        action.add_argument("tenant", metavar="TENANT", help="the tenant's name")
     for name, (kind, metavar, text) in LIMITS.items():
         limits.add_argument(
             f"--{name}",
@@ -47,15 +49,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             default=argparse.SUPPRESS,
             help=f"{text}; `{DEFAULT}`: the gateway's limit",
         )
-    for each in (listing, limits):
+    for each in (listing, limits, remove):
         each.add_argument("--json", action="store_true", help="print the reply as JSON")
-    add_gateway(parser, listing, limits)
+    add_gateway(parser, listing, limits, remove)
     add_examples(
         parser,
         "kernel-gateway tenants list",
         "kernel-gateway tenants limits team-a",
         "kernel-gateway tenants limits team-a --sessions 5 --memory 256m",
         "kernel-gateway tenants limits team-a --memory default",
+        "kernel-gateway tenants remove team-a",
     )
 
 
@@ -74,7 +77,7 @@ def _or_default(kind: Callable[[str], Any]) -> Callable[[str], Any]:
 @client_command
 def main(arguments: argparse.Namespace, remote: Remote) -> None:
     """Run one action."""
-    {"list": _list, "limits": _limits}[arguments.action](arguments, remote)
+    {"list": _list, "limits": _limits, "remove": _remove}[arguments.action](arguments, remote)
 
 
 def _list(arguments: argparse.Namespace, remote: Remote) -> None:
@@ -86,13 +89,25 @@ def _list(arguments: argparse.Namespace, remote: Remote) -> None:
 
 
 def _limits(arguments: argparse.Namespace, remote: Remote) -> None:
-    path = f"/v1/admin/tenants/{quote(arguments.tenant.encode(errors='surrogateescape'), safe='')}/limits"
+    path = f"{_path(arguments)}/limits"
     changes = {name: getattr(arguments, name) for name in LIMITS if hasattr(arguments, name)}
     reply = remote.json("PATCH", path, changes) if changes else remote.json("GET", path)
     if arguments.json:
         print_json(reply)
         return
     print_table((name, _text(limit["value"]), _source(limit)) for name, limit in reply.items())
+
+
+def _remove(arguments: argparse.Namespace, remote: Remote) -> None:
+    reply = remote.json("DELETE", _path(arguments))
+    if arguments.json:
+        print_json(reply)
+        return
+    print_table((name, str(number)) for name, number in reply.items())
+
+
+def _path(arguments: argparse.Namespace) -> str:
+    return f"/v1/admin/tenants/{quote(arguments.tenant.encode(errors='surrogateescape'), safe='')}"
 
 
 def _own(limits: dict[str, Any]) -> str:

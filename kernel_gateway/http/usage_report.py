@@ -11,6 +11,7 @@ from typing import Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.times import moment
+from sessions.model.errors import InvalidRequest
 from sessions.store.usage_store import TenantUsage
 
 _GIB_HOUR = 1024**3 * 3600
@@ -56,7 +57,12 @@ class UsageReport(BaseModel):
             since: begin of the period, in seconds since 1970. None means the first record.
             until: end of the period. None means now.
             usages: use of each tenant.
+
+        Raises:
+            InvalidRequest: when the period ends before it begins.
         """
+        if since is not None and until is not None and until <= since:
+            raise InvalidRequest("until must be later than since", field="until")
         return cls(
             since=None if since is None else moment(since),
             until=None if until is None else moment(until),

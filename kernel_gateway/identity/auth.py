@@ -171,8 +171,12 @@ class Keys:
     def tenants(self) -> set[str]:
         """Return the tenants that currently have a key."""
         kept = {key.tenant for key in self._store.all()} if self._store is not None else set()
+        return kept | self.fixed_tenants()
+
+    def fixed_tenants(self) -> set[str]:
+        """Return the tenants that have a key which cannot be revoked."""
         fixed = {caller.tenant for _, caller in self._callers if caller.key_id is None}
-        return kept | fixed | {tenant for tenant, _ in self._access_keys.values()}
+        return fixed | {tenant for tenant, _ in self._access_keys.values()}
 
     def is_still_valid(self, caller: Caller) -> bool:
         """Return True unless the caller's key was revoked or has expired after the caller was identified."""

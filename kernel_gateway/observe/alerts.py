@@ -133,8 +133,8 @@ _ROOM = (
         Level("kernel_gateway_certificate_seconds", "<", 14 * DAY),
         10,
         "The certificate that the gateway uses ends in less than 14 days; then clients refuse to connect.",
-        "Renew the file that `tls_certificate` names, and restart the gateway. Without such a file, a restart makes a "
-        "new certificate, which clients must get (`tls.pem`).",
+        "Renew the file that `tls_certificate` names; the gateway uses it within a minute. Without such a file, a "
+        "restart makes a new certificate, which clients must get (`tls.pem`).",
     ),
 )
 _WORK = (

@@ -66,11 +66,11 @@ class RoomMetrics:
         self._promised.set_function(promised)
         self._promised_limit.set(limit or math.inf)
 
-    def watch_certificate(self, end: datetime) -> None:
-        """Show the time until the certificate ends. `end` has a time zone."""
+    def watch_certificate(self, end: Callable[[], datetime]) -> None:
+        """Show the time until the certificate ends. `end` returns a time with a time zone."""
 
         def remaining() -> float:
-            return (end - datetime.now(UTC)).total_seconds()
+            return (end() - datetime.now(UTC)).total_seconds()
 
         self._certificate.set_function(remaining)
 

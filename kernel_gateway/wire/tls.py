@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import structlog
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+log = structlog.get_logger()
 
 #: lifetime of a certificate that the gateway makes, and the time before its end at which a new one is made
 VALID = timedelta(days=365)
@@ -34,6 +38,56 @@ def context(certificate: Path) -> ssl.SSLContext:
     except OSError as error:
         raise OSError(f"{certificate} is no readable PEM file with a certificate and its key: {error}") from None
     return made
+
+
+class ServedCertificate:
+    """The certificate that the server shows, as its file was when it was last loaded without an error."""
+
+    def __init__(self, path: Path) -> None:
+        """Load it.
+
+        Args:
+            path: PEM file with the certificate, its issuers' certificates and its private key.
+
+        Raises:
+            OSError: when the file cannot be read, or does not contain a certificate and its key.
+        """
+        self._path = path
+        self._seen = _version(path)
+        self.context = context(path)
+        self.end = end_of(path)
+
+    async def load_when_renewed(self, interval: float) -> None:
+        """Wait, and load the file if it is another one now: connections that are made later get the new certificate.
+
+        With a file that is not usable, for example because it is being written, the present certificate stays.
+
+        Args:
+            interval: seconds to wait.
+        """
+        await asyncio.sleep(interval)
+        version = _version(self._path)
+        if version == self._seen:
+            return
+        self._seen = version
+        try:
+            context(self._path)  # a failed load would leave the server's context with half of the new file
+            end = end_of(self._path)
+        except (OSError, ValueError) as error:
+            log.warning("the renewed certificate cannot be used; the present one stays", reason=str(error))
+            return
+        self.context.load_cert_chain(self._path, password="")
+        self.end = end
+        log.info("the renewed certificate is used", certificate=str(self._path), end=end.isoformat())
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Return what changes when a file is written or replaced; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def end_of(certificate: Path) -> datetime:

@@ -245,7 +245,8 @@ class KernelSlot:
             with self._measured(replacement):
                 await self._start_and_install(replacement)
         except BaseException:
-            if self.state is State.STARTING:
+            # A kernel that is not taken over yet may live: `take_over` decides.
+            if self.state is State.STARTING and self.left_container is None:
                 self.move(State.DEAD if self._sleeper.image is None else State.ASLEEP)
             raise
 
@@ -393,9 +394,7 @@ class KernelSlot:
 
     def kernel_lost(self, cause: SessionError) -> None:
         """Record that the kernel has ended with all variables, and tell the listener."""
-        # It is dead already if a client came before the takeover and no kernel could be started.
-        if self.state is not State.DEAD:
-            self.move(State.DEAD)
+        self.move(State.DEAD)
         self.announce(StateChange.LOST, cause.message)
         self._listener.disconnected(cause)
 

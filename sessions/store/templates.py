@@ -131,6 +131,20 @@ class Templates:
             self._database.run_deletion(lambda: self._database.execute(statement, [tenant, name]))
         return template
 
+    def delete_all(self, tenant: str) -> int:
+        """Delete all templates of a tenant, even if the disk is full.
+
+        Returns:
+            the number of deleted templates.
+
+        Raises:
+            LedgerUnavailable: when the deletion cannot be saved.
+        """
+        statement = "DELETE FROM templates WHERE tenant = ?"
+        with saving("the deletion"):
+            deleted = self._database.run_deletion(lambda: self._database.execute(statement, [tenant]))
+        return int(deleted.rowcount)
+
     def _own(self, tenant: str, name: str) -> Template:
         if (template := self.get(tenant, name)) is self._default:
             raise InvalidRequest(f"template {name!r} cannot be changed; create your own", field="template")

@@ -133,14 +133,36 @@ def test_an_engine_that_does_not_answer_is_reported(monkeypatch: pytest.MonkeyPa
         ({"isolation": "docker"}, DockerBackend),
         ({"isolation": "auto"}, ProcessBackend),
         ({"isolation": "auto", "host": "192.0.2.1", "keys": "team:a-long-key"}, DockerBackend),
+        ({"isolation": "auto", "keys": "team:a-long-key"}, DockerBackend),
+        ({"isolation": "auto", "access_keys": "team:an-id:a-long-secret"}, DockerBackend),
+        ({"isolation": "auto", "admin_key": "a-long-key"}, DockerBackend),
     ],
     ids=str,
 )
-def test_without_an_engine_only_auto_on_loopback_uses_processes(
-    monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], backend: type[object]
+def test_without_an_engine_only_auto_without_keys_uses_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: dict[str, str], backend: type[object]
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    assert type(make_backend(Settings.model_validate(settings), "tests", "secret", KERNELSPECS, bytes)) is backend
+    given = Settings.model_validate(settings | {"state_dir": tmp_path})
+    assert type(make_backend(given, "tests", "secret", KERNELSPECS, bytes)) is backend
+
+
+async def test_a_gateway_that_had_sandboxed_kernels_never_falls_back_to_processes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
+    settings = {"state_dir": tmp_path, "port": 0}
+    unused = Service(Settings.model_validate(settings | {"isolation": "auto"}))
+    assert unused.backend.name == "process", "an unused state directory may have plain processes"
+    await unused.stop()
+    await Service(Settings.model_validate(settings | {"isolation": "docker"})).stop()
+    with capture_logs() as logs:
+        again = Service(Settings.model_validate(settings | {"isolation": "auto"}))
+    await again.stop()
+    assert again.backend.name == "docker"
+    (said,) = logs
+    assert "plain processes are not used" in said["event"]
+    assert "`process`" in said["fix"]
 
 
 def test_the_engine_gets_the_settings_of_the_deployment() -> None:

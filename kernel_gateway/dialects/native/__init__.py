@@ -19,6 +19,7 @@ from kernel_gateway.dialects.native import (
     sessions,
     stream,
     tenant_limits,
+    tenant_removal,
 )
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
@@ -249,6 +250,14 @@ API: dict[type[BaseHandler], list[Operation]] = {
     ],
     overview.TenantsHandler: [
         Operation("GET", "/v1/admin/tenants", "List the tenants with their usage, quotas and limits", overview.Tenants)
+    ],
+    tenant_removal.TenantHandler: [
+        Operation(
+            "DELETE",
+            "/v1/admin/tenants/{tenant}",
+            "Revoke a tenant's keys, end its sessions and sandboxes, and delete its templates and limits",
+            tenant_removal.RemovedTenant,
+        )
     ],
     tenant_limits.TenantLimitsHandler: [
         Operation("GET", _LIMITS, "List the limits of a tenant", tenant_limits.TenantLimits),

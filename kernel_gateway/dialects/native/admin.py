@@ -12,6 +12,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Self
 
+import structlog
 from pydantic import BaseModel, Field
 
 from kernel_gateway.errors import KeyNotFound
@@ -25,6 +26,8 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.values import valid_name
 from sessions.store.audit_search import Account, Search
 from sessions.store.usage_store import usage_of
+
+log = structlog.get_logger()
 
 #: default and maximum number of executions in one answer
 PAGE = 100
@@ -186,6 +189,7 @@ class KeysHandler(AdminHandler):
             name=body.name,
             expires_at=None if body.expires_at is None else seconds_of("expires_at", body.expires_at),
         )
+        log.info("a key was made", tenant=key.tenant, key=key.id, role=key.role, name=key.name, by=self.tenant)
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/admin/keys/{key.id}")
         self.finish_json(NewKey(key=secret, **KeyInfo.of(key).model_dump()).model_dump(mode="json"))
@@ -198,6 +202,7 @@ class KeyHandler(AdminHandler):
         """Revoke a key. It is invalid immediately."""
         if not self.gateway.keystore.revoke(key_id):
             raise KeyNotFound(f"there is no key {key_id[:64]!r}")
+        log.info("a key was revoked", key=key_id, by=self.tenant)
         self.set_status(HTTPStatus.NO_CONTENT)
 
 

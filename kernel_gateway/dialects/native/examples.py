@@ -41,6 +41,7 @@ from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tena
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
+from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.http.usage_report import UsageReport
 from sessions.model.errors import SessionNotFound
 
@@ -222,6 +223,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
         TenantLimits: _LIMITS,
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
+        RemovedTenant: {"keys": 2, "sessions": 3, "sandboxes": 0, "templates": 1},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},
         UpdateEvent: {

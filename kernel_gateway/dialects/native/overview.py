@@ -8,6 +8,7 @@ from datetime import datetime
 from http import HTTPStatus
 from typing import Literal, Self
 
+import structlog
 from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
@@ -19,6 +20,8 @@ from sessions.model.values import SessionKey
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.tenants.quotas import QuotaUse
+
+log = structlog.get_logger()
 
 
 class AbilityInfo(BaseModel):
@@ -202,7 +205,9 @@ class LiveSessionHandler(AdminHandler):
 
     async def delete(self, tenant: str, name: str) -> None:
         """End the session."""
-        await self.gateway.registry.end(SessionKey(tenant, name), "the session was ended by an admin")
+        ended = self.gateway.registry.end(SessionKey(tenant, name), "the session was ended by an admin")
+        log.info("a session was ended by an admin", tenant=tenant, session=name, by=self.tenant)
+        await ended
         self.set_status(HTTPStatus.NO_CONTENT)
 
 

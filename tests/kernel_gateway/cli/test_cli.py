@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest.mock import AsyncMock, Mock
 
 import pytest
+import requests
 
 from kernel_gateway.cli import COMMANDS, main, module_of, parser
 from kernel_gateway.cli.run import EXIT
@@ -26,6 +27,7 @@ from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
 from sessions.backends.abilities import Ability
 from sessions.model.values import Status
+from tests import gateways
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
 from tests.kernel_gateway.cli.test_client_commands import CLIENTS
@@ -351,6 +353,39 @@ def test_run_reports_that_no_gateway_answers(
     for url in ("http://127.0.0.1:1", something_else):
         assert run("-c", "1", "--url", url, *form) == 2
         assert capsys.readouterr().err.startswith(f"kernel-gateway: no gateway at {url}: ")
+
+
+def test_run_ends_when_the_gateway_ends_the_connection(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], gateway: Gateway
+) -> None:
+    keys = f"{gateway.url}/v1/admin/keys"
+    admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
+    made = requests.post(keys, headers=admin, json={"tenant": "alice"}, timeout=30).json()
+    with ThreadPoolExecutor(1) as other:
+        ended = other.submit(run, "-s", "revoked", "--key", made["key"], "-c", HANGS)
+        until(lambda: exists(gateway, "revoked", "begun"))
+        requests.delete(f"{keys}/{made['id']}", headers=admin, timeout=30).raise_for_status()
+        assert ended.result(60) == 2
+    assert capsys.readouterr().err == (
+        f"kernel-gateway: the connection to {gateway.url} ended before the cell did: "
+        "the key was revoked or has expired\n"
+    )
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["shown", "json"])
+def test_run_says_how_to_reach_a_gateway_that_speaks_https(
+    run: Callable[..., int], capfd: pytest.CaptureFixture[str], form: tuple[str, ...]
+) -> None:
+    with gateways.gateway("process", tls="true") as gateway:
+        plain = gateway.url.replace("https", "http")
+        assert run("-c", "1", "--url", gateway.url, *form) == 2
+        assert run("-c", "1", "--url", plain, *form) == 2
+    untrusted, not_https = capfd.readouterr().err.splitlines()
+    assert untrusted.startswith(f"kernel-gateway: no gateway at {gateway.url}: ")
+    assert "SSL_CERT_FILE" in untrusted
+    assert "tls.pem" in untrusted
+    assert not_https.startswith(f"kernel-gateway: no gateway at {plain}: ")
+    assert not_https.endswith("begins with https://")
 
 
 def test_a_missing_file_is_named(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:

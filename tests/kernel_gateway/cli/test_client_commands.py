@@ -315,6 +315,22 @@ def test_a_command_ends_quietly_when_nobody_reads_its_output(
         assert child.stderr.read() == b""
 
 
+@pytest.mark.parametrize("arguments", [("keys", "list"), ("audit",), ("usage", "--json")], ids=" ".join)
+def test_an_operators_command_ends_quietly_when_nobody_reads_its_output(
+    gateway: Gateway, arguments: tuple[str, ...]
+) -> None:
+    gateway.admin_key()
+    gateway.execute("counted", "1")
+    with subprocess.Popen(
+        [*COMMAND, *arguments, "--state-dir", str(gateway.state_dir)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.wait(60) == NOBODY_READS
+        assert b"Traceback" not in child.stderr.read()
+
+
 # -- notebooks and languages -----------------------------------------------------------------------------------
 
 
@@ -425,6 +441,15 @@ def test_tenants_are_listed_with_the_limits_of_their_own(out: Callable[..., str]
     assert (lines["carol"], lines["alice"]) == ("sessions=5 memory=256m", "-")
     listed = json.loads(out("tenants", "list", "--json"))["tenants"]
     assert {each["tenant"] for each in listed} == set(lines)
+
+
+@pytest.mark.usefixtures("as_admin")
+def test_a_tenant_is_removed(out: Callable[..., str], fails: Callable[..., str]) -> None:
+    out("tenants", "limits", "carol", "--sessions", "5")
+    lines = out("tenants", "remove", "carol").splitlines()
+    assert dict(line.split() for line in lines) == {"keys": "0", "sessions": "0", "sandboxes": "0", "templates": "0"}
+    assert "carol" not in out("tenants", "list")
+    assert fails("tenants", "remove", "alice").startswith("SB002: the gateway's settings name tenant 'alice'")
 
 
 @pytest.mark.usefixtures("as_admin")

@@ -38,6 +38,7 @@ from tests.fakes import FakeBackend
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import jupyter, sockets
 from tests.kernel_gateway.accounts import accounts, contains_no_secret, outcomes
+from tests.kernel_gateway.agentrun import CONTROL
 from tests.kernel_gateway.calls import HANGS, exists, failure, metric, streamed, until
 
 # -- keys ------------------------------------------------------------------------------------------------------
@@ -77,6 +78,7 @@ ADMINS = [
     ("GET", "/v1/admin/sessions"),
     ("DELETE", "/v1/admin/sessions/alice/none"),
     ("GET", "/v1/admin/tenants"),
+    ("DELETE", "/v1/admin/tenants/none"),
     ("GET", "/v1/admin/tenants/alice/limits"),
     ("PATCH", "/v1/admin/tenants/alice/limits"),
     ("GET", "/v1/admin/overview"),
@@ -108,6 +110,57 @@ def test_a_key_is_made_used_listed_and_revoked_at_once(run: Gateway, admin: str)
     assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
     assert failure(ask(run, key, "GET", "/v1/sessions")) == (401, "SB020")
     assert failure(ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}")) == (404, "SB029")
+
+
+def test_a_tenant_is_removed_with_all_that_it_has(run: Gateway, admin: str) -> None:
+    keys = [make(run, admin, tenant="leaving")[1] for _ in range(2)]
+    _, other = make(run, admin, tenant="staying")
+    for key in (keys[0], other):
+        assert ask(run, key, "POST", "/v1/sessions/s/execute", json={"code": "x = 1"}).status_code == 200
+        made = ask(run, key, "POST", f"{CONTROL}/templates", json={"templateName": "own"})
+        assert made.status_code < 300, made.text
+    limits = "/v1/admin/tenants/leaving/limits"
+    assert ask(run, admin, "PATCH", limits, json={"sessions": 7}).json()["sessions"]["value"] == 7
+    removed = ask(run, admin, "DELETE", "/v1/admin/tenants/leaving")
+    assert removed.status_code == 200, removed.text
+    assert removed.json() == {"keys": 2, "sessions": 1, "sandboxes": 0, "templates": 1}
+    for key in keys:
+        assert failure(ask(run, key, "GET", "/v1/sessions")) == (401, "SB020")
+    live = ask(run, admin, "GET", "/v1/admin/sessions").json()["sessions"]
+    assert "leaving" not in {session["tenant"] for session in live}
+    assert "leaving" not in {each["tenant"] for each in ask(run, admin, "GET", "/v1/admin/tenants").json()["tenants"]}
+    assert ask(run, admin, "GET", limits).json()["sessions"]["source"] == "gateway"
+    assert ask(run, admin, "GET", "/v1/admin/audit?tenant=leaving").json()["executions"] != [], "it stays accountable"
+    assert ask(run, other, "POST", "/v1/sessions/s/execute", json={"code": "x"}).json()["state"] == "preserved"
+    _, again = make(run, admin, tenant="leaving")
+    reply = ask(run, again, "POST", "/v1/sessions/s/execute", json={"code": "1"}).json()
+    assert (reply["state"], reply["state_reason"]) == ("lost", "the tenant was removed by an admin")
+    (said,) = (line for line in run.logged() if line["event"] == "a tenant was removed" and line["keys"])
+    assert (said["tenant"], said["by"], said["keys"]) == ("leaving", "ops", 2)
+
+
+@pytest.mark.parametrize(("tenant", "word"), [("alice", "settings"), ("ops", "own key"), ("a b", "tenant")])
+def test_a_tenant_that_has_a_key_after_all_is_not_removed(run: Gateway, admin: str, tenant: str, word: str) -> None:
+    refused = ask(run, admin, "DELETE", f"/v1/admin/tenants/{tenant}")
+    assert failure(refused) == (400, "SB002")
+    assert word in refused.json()["error"]["message"]
+    assert ask(run, admin, "GET", "/v1/admin/keys").status_code == 200
+
+
+def test_the_log_says_who_made_and_revoked_a_key_and_ended_a_session(run: Gateway, admin: str) -> None:
+    key_id, key = make(run, admin, tenant="logged", name="nightly")
+    assert ask(run, key, "POST", "/v1/sessions/of-logged/execute", json={"code": "1"}).status_code == 200
+    assert ask(run, admin, "DELETE", "/v1/admin/sessions/logged/of-logged").status_code == 204
+    assert ask(run, admin, "DELETE", f"/v1/admin/keys/{key_id}").status_code == 204
+    said = {
+        line["event"]: line for line in run.logged() if line.get("key") == key_id or line.get("session") == "of-logged"
+    }
+    made, ended, revoked = (
+        said[event] for event in ("a key was made", "a session was ended by an admin", "a key was revoked")
+    )
+    assert (made["tenant"], made["role"], made["name"], made["by"]) == ("logged", "user", "nightly", "ops")
+    assert (ended["tenant"], ended["by"], revoked["by"]) == ("logged", "ops", "ops")
+    assert made["key_id"] == revoked["key_id"] != key_id, "the id of the admin's own key"
 
 
 def test_a_key_has_a_name_and_ends_by_itself_with_its_sockets(run: Gateway, admin: str) -> None:
@@ -303,6 +356,7 @@ def test_what_tenants_have_used_is_reported_for_a_period(tmp_path: Path) -> None
         assert (head, first) == (list(alice), [str(value) for value in alice.values()])
         assert failure(usage(format="xml")) == (400, "SB002")
         assert failure(usage(since="yesterday")) == (400, "SB002")
+        assert failure(usage(since="2026-02-01", until="2026-01-01")) == (400, "SB002")
         assert json.loads(command("--since", "2026-01-01", "--json")) == report
     assert command("--csv").splitlines() == table.text.splitlines()
     title, row, _ = command().splitlines()

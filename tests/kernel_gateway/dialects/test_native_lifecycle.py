@@ -151,6 +151,28 @@ def test_sigterm_ends_all_cells_and_processes_and_leaves_nothing(isolation: str)
             assert volumes(gateway) == []
 
 
+#: lines of the log at an orderly end
+ENDS = {"the gateway stops", "the gateway has stopped"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_log_says_which_signal_ended_a_gateway_and_that_it_has_ended(number: signal.Signals) -> None:
+    with gateways.gateway("process") as gateway:
+        gateway.execute("s", "x = 1")
+        gateway.process.send_signal(number)
+        assert gateway.process.wait(60) == 0
+        begins, ends = (line for line in gateway.logged() if line["event"] in ENDS)
+        assert (begins["signal"], begins["sessions"], begins["kept"]) == (number.name, 1, 0)
+        assert ends["event"] == "the gateway has stopped"
+
+
+def test_nohup_keeps_a_gateway_that_lost_its_terminal() -> None:
+    with gateways.gateway("process", under=("env", "--ignore-signal=HUP")) as gateway:
+        gateway.process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert gateway.text("s", "1 + 1") == "2"
+
+
 def volumes(gateway: Gateway) -> list[str]:
     """Return the names of a gateway's volumes in the engine."""
     with closing(docker.from_env()) as client:

@@ -34,6 +34,7 @@ from kernel_gateway.dialects.native.ports import LinkedPortHandler
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
+from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import Operation
@@ -249,6 +250,7 @@ def test_real_answers_have_the_form_of_their_examples(started: Callable[[str], G
         (Tenants, "GET", "/v1/admin/tenants", None),
         (UsageReport, "GET", "/v1/admin/usage", None),
         (TenantLimits, "GET", "/v1/admin/tenants/alice/limits", None),
+        (RemovedTenant, "DELETE", "/v1/admin/tenants/none", None),
         (KeyList, "GET", "/v1/admin/keys", None),
         (Failure, "GET", "/v1/sessions/none", None),
     ]

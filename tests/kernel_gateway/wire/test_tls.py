@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import ssl
@@ -17,8 +18,13 @@ import pytest
 import requests
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
+from structlog.testing import capture_logs
 
+from kernel_gateway import app
+from kernel_gateway.app import Service
+from kernel_gateway.config import Settings
 from kernel_gateway.wire import tls
+from tests import fakes as waits
 from tests import gateways
 from tests.gateways import Gateway, terminal
 from tests.kernel_gateway.calls import metric
@@ -123,6 +129,48 @@ def test_a_given_certificate_is_served(tmp_path: Path) -> None:
         assert serving.url.startswith("https://")
         assert serving.call("GET", "/v1/sessions").status_code == 200
         assert not (serving.state_dir / "tls.pem").exists()
+
+
+async def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "CERTIFICATE_INTERVAL", 0.05)
+    monkeypatch.setattr(tls, "VALID", timedelta(days=40))
+    given, _ = tmp_path / "given.pem", made(tmp_path)
+    given.write_bytes((tmp_path / "tls.key").read_bytes())
+    state = tmp_path / "state"
+    service = Service(
+        Settings.model_validate({"isolation": "process", "state_dir": state, "port": 0, "tls_certificate": given})
+    )
+    await service.start()
+
+    async def served() -> str:
+        return await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", service.port))
+
+    first = await served()
+    with capture_logs() as logs:
+        given.write_bytes(b"half a fi")
+        await waits.until(lambda: any("cannot be used" in line["event"] for line in logs))
+        assert await served() == first
+        monkeypatch.setattr(tls, "VALID", timedelta(days=90))
+        (tmp_path / "tls.key").unlink()
+        made(tmp_path)
+        given.write_bytes((tmp_path / "tls.key").read_bytes())
+        await waits.until(lambda: any("renewed certificate is used" in line["event"] for line in logs))
+    second = await served()
+    assert second != first
+    assert second in given.read_text()
+    (left,) = (
+        sample.value
+        for metric in service.metrics.registry.collect()
+        for sample in metric.samples
+        if sample.name == "kernel_gateway_certificate_seconds"
+    )
+    assert left > timedelta(days=80).total_seconds(), "its end is that of the new one"
+    await service.stop()
+
+
+def test_the_log_names_the_certificate_that_clients_may_have(gateway: Gateway) -> None:
+    (start,) = (line for line in gateway.logged() if line["event"] == "the gateway listens")
+    assert start["certificate"] == str(gateway.state_dir / "tls.pem")
 
 
 def test_the_time_until_the_certificate_ends_is_measured(gateway: Gateway) -> None:

@@ -531,6 +531,7 @@ async def test_before_the_takeover_sessions_can_be_found_but_not_used(first: Wor
     for _ in range(2):
         with pytest.raises(BackendUnavailable):
             await run(session, "1")
+        assert session.state is State.STARTING, "nobody knows yet whether its kernel lives"
     first.backend.refuses = None
     assert await second.readiness.check()
     assert (await run(session, "print(x)")).outputs[0]["text"] == "1\n"  # the kernel was not given up meanwhile

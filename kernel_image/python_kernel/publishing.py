@@ -37,8 +37,8 @@ from .descriptors import Cells, Descriptor, print_by_lines
 
 #: maximum characters of stream text in a message, because a reader may refuse very large messages
 PIECE = 256 * 1024
-#: maximum bytes from a descriptor that wait to be sent. A thread that has read more sends them before it continues, so
-#: a slow client slows down the output
+#: maximum output that waits to be sent: bytes from a descriptor, and printed characters. A thread that has read or
+#: printed more sends it before it continues, so a slow client slows down the output, and the output takes no memory
 UNSENT = 4 * 1024 * 1024
 
 # pyzmq's own function runs signal handlers between two frames, so it may raise in the middle of a message.
@@ -304,7 +304,7 @@ class Stream(OutStream):
         self._due = 0.0
         #: monotonic time of the last look at the descriptor, or of a write shortly after it
         self._looked = 0.0
-        #: bytes read from the descriptor since the last flush
+        #: bytes read from the descriptor, and characters printed, since the last flush
         self._unsent = 0
         #: beginning of an incomplete character from the descriptor, until the next bytes are read
         self._half = b""
@@ -342,12 +342,18 @@ class Stream(OutStream):
         with self._buffer_lock:
             if self._descriptor is not None and begun - self._looked > self._descriptor.quick:
                 self._take()
-            self._buffers[self._key(self.parent_header)].write(string)
+        for start in range(0, len(string), UNSENT):  # a long text is never copied as a whole
+            self._store(string[start : start + UNSENT])
+        self._looked = time.monotonic()
+        return len(string)
+
+    def _store(self, text: str) -> None:
+        with self._buffer_lock:
+            self._buffers[self._key(self.parent_header)].write(text)
+            self._unsent += len(text)
         self._schedule_flush()
         if self._unsent > UNSENT:
             self._flush()
-        self._looked = time.monotonic()
-        return len(string)
 
     def _key(self, parent: dict[str, Any]) -> frozenset[Any]:
         last, key = self._last

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import psutil
 import pytest
 import zmq
 from ipykernel.thread import CONTROL_THREAD_NAME
@@ -209,6 +210,41 @@ def test_text_that_waits_for_its_reader_survives_an_interrupt(talk: Talk) -> Non
     lines = [line[:4] for line in said.splitlines() if line.endswith("x" * 1000)]
     assert lines == [f"{n:04}" for n in range(len(lines))]
     assert talk.text("print(n)").strip() == str(len(lines) - 1)
+
+
+@pytest.fixture
+def stalled(talk: Talk) -> Iterator[zmq.Socket[bytes]]:
+    """Another reader of iopub, which reads nothing."""
+    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket.rcvhwm, socket.rcvbuf = 1, 65536
+    socket.subscribe(b"")
+    socket.connect(f"tcp://{talk.manager.ip}:{talk.manager.iopub_port}")
+    assert any(b"iopub_welcome" in frame for frame in socket.recv_multipart())
+    yield socket
+    socket.close(linger=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "own"),
+    [
+        ("for _ in range(150): print('y' * 999_999)", 0),
+        pytest.param("print('y' * 149_999_999)", 150_000_000, id="in one piece"),
+    ],
+)
+def test_printed_text_waits_outside_of_the_kernels_memory(
+    talk: Talk, stalled: zmq.Socket[bytes], code: str, own: int
+) -> None:
+    process: Any = talk.manager.provisioner
+    memory = psutil.Process(process.process.pid).memory_info
+    before = memory().rss
+    asked = talk.client.execute(code)
+    most = 0
+    for _ in range(30):
+        time.sleep(0.1)
+        most = max(most, memory().rss - before)
+    assert most < own + 80 * 2**20
+    stalled.close(linger=0)
+    assert len(texts(talk.hear({asked}))) == 150_000_000
 
 
 HALF_SENT = """

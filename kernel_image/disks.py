@@ -56,8 +56,8 @@ _FEATURES = (
 )
 #: exit status of e2fsck after it has repaired the file system
 _REPAIRED = 1
-#: what e2fsck says when it makes the directory for files without a name, which it does in every repair. It is no file of
-#: the session, so it is removed, unless there are such files
+#: what e2fsck says when it makes the directory for files without a name, which it does in every repair. The session has
+#: not made this directory, so it is removed, unless there are such files
 _LOST_MADE, _FORGET_LOST = "/lost+found not found", "rmdir lost+found\n"
 _TOOLS = {"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"}
 #: requests that are served at the same time. One tenant may have fewer, so a place for other tenants is always left

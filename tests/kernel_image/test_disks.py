@@ -144,7 +144,7 @@ def test_a_repaired_disk_shows_no_file_that_the_session_has_not_made(
 
     def debugfs(said: str) -> str:
         command = ["debugfs", "-w", "-f", "-", images / "own.img"]
-        return subprocess.run(  # noqa: S603 - a program of the system
+        return subprocess.run(
             command, env=disks._TOOLS, input=said, check=True, capture_output=True, text=True
         ).stdout
 

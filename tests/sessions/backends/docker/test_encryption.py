@@ -69,11 +69,11 @@ def test_another_key_and_another_place_are_refused(tmp_path: Path, key: bytes, n
 
 def test_an_engine_that_does_not_answer_is_not_taken_for_a_disk_that_cannot_be_read(tmp_path: Path) -> None:
     """The engine's guard must see the error: it counts failures, and says what has happened."""
-    settings = SleepSettings(tmp_path, lambda: KEY)
-    with (
-        pytest.raises(requests.ReadTimeout, match="Read timed out"),
-        decrypted(settings, "image", []) as plain,
-    ):
-        assert plain.is_dir()
-        raise requests.ReadTimeout("Read timed out")
-    assert not plain.exists()
+
+    def restored() -> None:
+        with decrypted(SleepSettings(tmp_path, lambda: KEY), "image", []):
+            raise requests.ReadTimeout("Read timed out")
+
+    with pytest.raises(requests.ReadTimeout):
+        restored()
+    assert not list(tmp_path.iterdir())

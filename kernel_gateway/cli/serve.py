@@ -98,6 +98,8 @@ def banner(service: Service) -> str:
     lines.append(f"golden images: {_shown(service.backend.golden_images)}")
     if service.settings.on_idle != "end":
         lines.append(sleep_line(service.settings, service.backend.sleep.ability))
+    if not service.settings.keep_sessions:
+        lines.append("Ctrl-C ends all sessions with their files, also those that sleep (`--keep-sessions` keeps them)")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = service.state_dir / "tls.pem" if service.certificate and not service.settings.tls_certificate else None

@@ -131,6 +131,16 @@ class Budgets:
         return Held(self.memory.by_tenant(), disk)
 
 
+def _usual_session(settings: Settings) -> SessionSpec:
+    """Return the settings of a session whose client asks for nothing."""
+    return SessionSpec(
+        limits=settings.limits,
+        idle_timeout=settings.idle_timeout,
+        max_execute_timeout=settings.max_execute_timeout,
+        on_idle=OnIdle(settings.on_idle),
+    )
+
+
 class Service:
     """One running gateway."""
 
@@ -172,9 +182,7 @@ class Service:
             on_stages=self.metrics.pool.stages,
         )
         self._measure(starts)
-        sandboxes = settings.sandbox_pool_size
-        stock = PoolSettings(settings.limits, settings.pool_size, settings.pool_max, sandboxes=sandboxes)
-        self.pool = Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
+        self.pool = self._pool(starts)
         self.tenant_limits = TenantLimitStore(self.state_dir / "tenants.db", settings.most_of, settings.fixed_limits)
         self.quotas = Quotas(
             settings.tenant_limits, time.monotonic, settings.max_concurrent, settings.share, self.tenant_limits.of
@@ -188,13 +196,7 @@ class Service:
         self.fair_loop = FairLoop(self._loop_time)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
         services = self._services(starts)
-        defaults = SessionSpec(
-            limits=settings.limits,
-            idle_timeout=settings.idle_timeout,
-            max_execute_timeout=settings.max_execute_timeout,
-            on_idle=OnIdle(settings.on_idle),
-        )
-        self.registry = Registry(self.specs, defaults, services)
+        self.registry = Registry(self.specs, _usual_session(settings), services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
         self.ports = Ports(services.charge, settings.share, _no_ports(self.backend.name))
@@ -241,6 +243,13 @@ class Service:
         metrics.room.watch_sleep_disk(lambda: budgets.sleep_disk.used, settings.sleep_disk)
         metrics.pool.leftovers.set_function(lambda: self.backend.leftovers)
         metrics.pool.waiting.set_function(lambda: starts.waiting)
+
+    def _pool(self, starts: StartQueue) -> Pool:
+        settings = self.settings
+        stock = PoolSettings(
+            settings.limits, settings.pool_size, settings.pool_max, sandboxes=settings.sandbox_pool_size
+        )
+        return Pool(self.backend, starts, stock, time.monotonic, observer=self.metrics.pool)
 
     def _services(self, starts: StartQueue) -> SessionServices:
         """Return what all sessions use."""

@@ -56,6 +56,9 @@ _FEATURES = (
 )
 #: exit status of e2fsck after it has repaired the file system
 _REPAIRED = 1
+#: what e2fsck says when it makes the directory for files without a name, which it does in every repair. The session has
+#: not made this directory, so it is removed, unless there are such files
+_LOST_MADE, _FORGET_LOST = "/lost+found not found", "rmdir lost+found\n"
 _TOOLS = {"PATH": "/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin"}
 #: requests that are served at the same time. One tenant may have fewer, so a place for other tenants is always left
 _AT_ONCE = 8
@@ -108,7 +111,8 @@ def _answer(request: dict[str, Any]) -> dict[str, Any]:
         device = _attached(file)
         if device is None:
             # Without a journal, a crash of the machine leaves errors, which e2fsck repairs. A clean disk takes 10 ms.
-            _run("e2fsck", "-y", file, most=_REPAIRED)
+            if _LOST_MADE in _run("e2fsck", "-y", file, most=_REPAIRED):
+                _run("debugfs", "-w", "-f", "-", file, said=_FORGET_LOST)
             device = _attach(file)
         return {"device": device, "room": _room()}
 
@@ -138,7 +142,7 @@ def _make(file: str, size: int, mode: str) -> None:
         with open(made, "wb") as blank:
             blank.truncate(image)
     _run("mke2fs", "-q", "-F", "-t", "ext4", *_FEATURES, made)
-    _run("debugfs", "-w", "-f", "-", made, said=f"rmdir lost+found\nset_inode_field / mode 04{mode}\n")
+    _run("debugfs", "-w", "-f", "-", made, said=f"{_FORGET_LOST}set_inode_field / mode 04{mode}\n")
     with _directory:
         os.rename(made, file)
 
@@ -218,13 +222,16 @@ def _opened(path: str) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _run(*command: str, said: str = "", most: int = 0) -> None:
+def _run(*command: str, said: str = "", most: int = 0) -> str:
     """Run a program of e2fsprogs.
 
     Args:
         command: program and arguments.
         said: standard input of the program.
         most: highest exit status that is not a failure.
+
+    Returns:
+        its standard output.
 
     Raises:
         Failed: when the program is missing or fails.
@@ -237,6 +244,7 @@ def _run(*command: str, said: str = "", most: int = 0) -> None:
         raise Failed(f"the image has no {command[0]}: build it again (make image)") from None
     if done.returncode > most:
         raise Failed(f"{command[0]} failed: {done.stderr.strip()[-300:]}")
+    return done.stdout
 
 
 if __name__ == "__main__":

@@ -110,6 +110,8 @@ def banner(service: Service) -> str:
     lines.append(f"golden images: {_shown(service.backend.golden_images)}")
     if sleep := sleep_text(service.settings, service.backend.sleep.ability):
         lines.append(f"sleep: {sleep}")
+    if not service.settings.keep_sessions:
+        lines.append("Ctrl-C ends all sessions with their files, also those that sleep (`--keep-sessions` keeps them)")
     if trouble := service.readiness.trouble:
         lines += [f"NOT READY ({trouble.code}): {trouble.message}", f"  {trouble.resolution}"]
     own = _for_clients(service)

@@ -25,7 +25,7 @@ from kernel_gateway.for_jupyter.downloads import DownloadHandler
 from kernel_gateway.for_jupyter.requests import TRANSFER, answer, ask, file_place
 from kernel_gateway.for_jupyter.uploads import Uploads
 
-CONTENTS = "api/contents"
+CONTENTS, SESSIONS = "api/contents", "v1/sessions"
 DIRECTORY, FILE, NOTEBOOK = "directory", "file", "notebook"
 #: bytes of a piece of a transfer
 PIECE = 256 * 1024
@@ -146,10 +146,16 @@ class SessionFiles(AsyncContentsManager):
     async def save(self, model: Model, path: str = "") -> Model:
         """Write a file or notebook, a part of a file, or make a directory. Return its model without content.
 
+        A directory in the root is a session of this name.
+
         Raises:
             HTTPError: when the model is not valid, or the path is not below a session's directory.
         """
         path, kind = path.strip("/"), model.get("type")
+        if "/" not in path and kind == DIRECTORY:
+            if not await self.dir_exists(path):
+                await ask("POST", SESSIONS, body={"name": path})
+            return await self.get(path, content=False)
         if "/" not in path:
             raise HTTPError(400, "files are in the directories of sessions: make a notebook or folder here to get one")
         self.run_pre_save_hooks(model=model, path=path)
@@ -190,12 +196,35 @@ class SessionFiles(AsyncContentsManager):
         return copied
 
     async def delete_file(self, path: str) -> None:
-        """Delete a file or directory."""
-        await ask("DELETE", CONTENTS, path.strip("/"))
+        """Delete a file or directory. A directory in the root goes with its session."""
+        path = path.strip("/")
+        await (ask("DELETE", CONTENTS, path) if "/" in path else ask("DELETE", SESSIONS, path))
 
     async def rename_file(self, old_path: str, new_path: str) -> None:
-        """Rename a file or directory within its session."""
-        await ask("PATCH", CONTENTS, old_path.strip("/"), body={"path": new_path.strip("/")})
+        """Rename a file or directory within its session, or a directory in the root that nobody has used yet.
+
+        Raises:
+            HTTPError: when there is something at the new path, or a session has been used.
+        """
+        old, new = old_path.strip("/"), new_path.strip("/")
+        if "/" in old or "/" in new:
+            await ask("PATCH", CONTENTS, old, body={"path": new})
+        elif old != new:
+            await _rename_unused(old, new)
+
+
+async def _rename_unused(old: str, new: str) -> None:
+    """Replace a session by one of another name. JupyterLab renames each new folder so, when its user types the name.
+
+    Raises:
+        HTTPError: when the session has been used, or another session has the new name.
+    """
+    described = await answer("GET", SESSIONS, old)
+    used = described["incarnation"] > 1 or (await answer("GET", SESSIONS, old, "notebook"))["cells"]
+    if used or (await answer("GET", SESSIONS, old, "files", "", query="?list"))["entries"]:
+        raise HTTPError(400, f"{old} is a session with files or cells and keeps its name: make a new folder instead")
+    await ask("POST", SESSIONS, body={"name": new, "language": described["language"]})
+    await ask("DELETE", SESSIONS, old)
 
 
 async def _write(path: str, content: IO[bytes]) -> None:
@@ -207,7 +236,10 @@ async def _write(path: str, content: IO[bytes]) -> None:
             await write(piece)
 
     headers = {"Content-Length": str(size), "Content-Type": "application/octet-stream"}
-    await ask("PUT", *file_place(path), body_producer=send, headers=headers, request_timeout=TRANSFER)
+    # The gateway says first whether there is room. Otherwise it would answer and close before it was sent everything,
+    # and tornado's client would lose the answer.
+    options = {"headers": headers, "request_timeout": TRANSFER, "expect_100_continue": True}
+    await ask("PUT", *file_place(path), body_producer=send, **options)
 
 
 def _dated(model: Model) -> Model:

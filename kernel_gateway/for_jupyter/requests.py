@@ -73,7 +73,7 @@ def _status(code: int) -> int:
 
 
 def _message(error: HTTPClientError) -> str:
-    try:
-        return str(json.loads(error.response.body)["message"]) if error.response else str(error.message)
+    try:  # the native API has the message in `error`, and Jupyter's API beside it, too
+        return str(json.loads(error.response.body)["error"]["message"]) if error.response else str(error.message)
     except (ValueError, LookupError, TypeError):
         return str(error.message)

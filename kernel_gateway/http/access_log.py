@@ -23,7 +23,7 @@ def request_ended(handler: BaseHandler) -> None:
         "request",
         method=request.method,
         path=handler.logged_path,
-        status=handler.get_status(),
+        status=int(handler.get_status()),
         duration_ms=round(request.request_time() * 1000, 1),
         tenant=getattr(handler, "tenant", None),
         **asdict(handler.asker),

@@ -1,6 +1,7 @@
 """The application that owns the kernel's sockets. It is ipykernel's application with some changes.
 
 - iopub never drops messages (XPUB_NODROP). With ipykernel's settings, a slow reader loses outputs and the final `idle`.
+  Few messages wait for a reader (`UNREAD`), because they are in the memory of the kernel.
 - Every subscriber gets a welcome message, not only the first one (XPUB_VERBOSE).
 - The thread that makes a message or text also sends it (`publishing.py`), and the thread that runs requests also reads
   them (`shell.py`).
@@ -32,10 +33,13 @@ from traitlets.config import Config
 
 from . import bundle
 from .kernel import PythonKernel
-from .publishing import QUEUE, KernelSession, Publisher, Stream
+from .publishing import KernelSession, Publisher, Stream
 from .shell import ShellThread
 
 PROGRAMS = Path(__file__).parents[1] / "kernelspecs/python/programs.py"
+#: messages that wait for a reader of iopub; then the next one waits, and so does the code that prints. Of printed text
+#: they are at most 16 million characters; libzmq's own limit of 1,000 is 256 million, more than the kernel's memory
+UNREAD = 64
 
 
 class KernelApp(IPKernelApp):
@@ -92,7 +96,7 @@ class KernelApp(IPKernelApp):
         """Open iopub like ipykernel, but with our own publisher."""
         socket = context.socket(zmq.XPUB)
         socket.linger = 1000
-        socket.sndhwm = QUEUE
+        socket.sndhwm = UNREAD
         socket.setsockopt(zmq.XPUB_NODROP, 1)
         socket.setsockopt(zmq.XPUB_VERBOSE, 1)
         self._apply_curve_server_options(socket)

@@ -40,9 +40,6 @@ PIECE = 256 * 1024
 #: maximum characters of printed text and bytes from a descriptor that wait to be sent. A thread that has written or
 #: read more sends them before it continues, so a slow reader slows down the output instead of filling the memory
 UNSENT = 4 * 1024 * 1024
-#: maximum messages that wait in the socket for its reader. With libzmq's own limit of 1,000, long texts would take
-#: 250 MiB there
-QUEUE = 64
 
 # pyzmq's own function runs signal handlers between two frames, so it may raise in the middle of a message.
 _library = ctypes.CDLL(_zmq.__file__)  # this library exports libzmq's functions

@@ -188,6 +188,28 @@ def test_a_large_file_is_uploaded_in_parts(server: Server, session: str, size: i
         assert (base64.b64decode(read["content"]), read["hash"]) == (content, hashlib.sha256(content).hexdigest())
 
 
+def test_a_new_folder_gets_the_name_that_is_typed_and_goes_when_it_is_deleted(server: Server) -> None:
+    folder = server.contents("POST", "", json={"type": "directory"})["path"]
+    assert server.contents("PATCH", folder, json={"path": "wines"})["path"] == "wines"
+    assert (folder in server.names(""), server.names("wines")) == (False, [])
+    server.contents("POST", "wines", json={"type": "notebook"})
+    assert server.ask("PATCH", "/api/contents/wines", json={"path": "beers"}).status_code == 400, "it has a file"
+    assert server.contents("PUT", "beers", json={"type": "directory"})["path"] == "beers"
+    for name in ("wines", "beers"):
+        server.contents("DELETE", name)
+        assert name not in server.names("")
+        assert name not in server.gateway.kernels()
+
+
+def test_a_file_without_room_is_refused_in_the_gateways_words(tmp_path: Path) -> None:
+    part = base64.b64encode(secrets.token_bytes(24 * PART)).decode()
+    body = {"type": "file", "format": "base64", "content": part}
+    with gateways.gateway("process", disk="8m") as gateway, serving(gateway, tmp_path) as server:
+        server.contents("PUT", "small", json={"type": "directory"})
+        answer = server.ask("PUT", "/api/contents/small/large.bin", json=body)
+        assert (answer.status_code, "the file is larger than any workspace" in answer.text) == (507, True), answer.text
+
+
 def test_mistakes_are_told_in_the_gateways_words(server: Server, session: str) -> None:
     part = {"type": "file", "format": "base64", "content": ""}
     server.gateway.execute(session, "open('bad.ipynb', 'w').write('{'); open('bytes', 'wb').write(b'\\xff')")
@@ -200,7 +222,7 @@ def test_mistakes_are_told_in_the_gateways_words(server: Server, session: str) -
         ("PUT", f"{session}/late", part | {"chunk": 2}, 400, "the upload must begin again"),
         ("PUT", f"{session}/bad", part | {"content": "&&&="}, 400, "the content is not of this format"),
         ("PATCH", f"{session}/bytes", {"path": "elsewhere/bytes"}, 404, "No such file or directory"),
-        ("DELETE", session, None, 400, "sessions are made and ended as kernels"),
+        ("PATCH", session, {"path": "renamed"}, 400, "keeps its name: make a new folder instead"),
     ]:
         answer = server.ask(method, f"/api/contents/{path}", json=body)
         assert (answer.status_code, told in answer.text) == (code, True), (path, answer.text)

@@ -1,4 +1,4 @@
-"""nbclient runs a notebook on a kernel of the gateway, through the Jupyter server's gateway classes.
+"""nbclient, nbconvert and papermill run a notebook on a kernel of the gateway, with its kernel manager for them.
 
 `jupyter execute` cannot: it gives its client no configuration, and a kernel provisioner would need the kernel's ZMQ
 sockets, which this gateway does not expose.
@@ -7,52 +7,24 @@ sockets, which this gateway does not expose.
 from __future__ import annotations
 
 import base64
+import subprocess
+import sys
 from collections.abc import Iterator
-from functools import partial
+from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import nbformat
+import papermill
 import pytest
 from jupyter_server.gateway.gateway_client import GatewayClient
-from jupyter_server.gateway.managers import GatewayKernelClient, GatewayKernelManager
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import v4
-from traitlets import Type
-from websocket import create_connection
 
+from kernel_gateway.for_jupyter import NotebookKernel
 from tests.gateways import KEYS, Gateway
 
 PNG = b"\x89PNG\r\n\x1a\n"
-
-
-class KernelClient(GatewayKernelClient):
-    """The upstream client with the functions that nbclient needs and upstream lacks."""
-
-    async def start_channels(self, *args: Any, **options: Any) -> None:  # type: ignore[override] # as upstream's
-        """Add the key: upstream's socket sends no credentials, and no setting adds a header or a query to its URL."""
-        settings = GatewayClient.instance()
-        key = {settings.auth_header_key: f"{settings.auth_scheme} {settings.auth_token}"}
-        create = partial(create_connection, header=key)
-        with patch("jupyter_server.gateway.managers.websocket.create_connection", create):
-            await super().start_channels(*args, **options)  # type: ignore[no-untyped-call]
-
-    async def is_alive(self) -> bool:
-        """Ask the manager: upstream asks a provisioner, which a remote kernel does not have."""
-        return self.parent is not None and bool(await self.parent.is_alive() and self.parent.has_kernel)
-
-    _async_is_alive = is_alive
-
-    def stop_channels(self) -> None:
-        """Close the socket too: upstream leaves it open if the server closed it first, as this gateway does."""
-        super().stop_channels()  # type: ignore[no-untyped-call]
-        if self.channel_socket is not None:
-            self.channel_socket.shutdown()  # type: ignore[no-untyped-call]
-
-
-class KernelManager(GatewayKernelManager):
-    client_factory = Type(klass=KernelClient)
 
 
 @pytest.fixture(autouse=True)
@@ -72,7 +44,7 @@ def notebook(*cells: str) -> nbformat.NotebookNode:
 
 def run(book: nbformat.NotebookNode, **options: Any) -> list[list[Any]]:
     """Execute a notebook and return the outputs of its cells."""
-    NotebookClient(book, kernel_manager_class=KernelManager, **{"timeout": 60} | options).execute()
+    NotebookClient(book, kernel_manager_class=NotebookKernel, **{"timeout": 60} | options).execute()
     nbformat.validate(book)
     return [cell.outputs for cell in book.cells]
 
@@ -125,4 +97,43 @@ def test_a_cell_that_takes_too_long_is_interrupted(gateway: Gateway) -> None:
 def test_a_cell_whose_kernel_dies_has_failed(gateway: Gateway) -> None:
     with pytest.raises(CellExecutionError, match="KernelDied"):
         run(notebook("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)"))
+    assert gateway.kernels() == []
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> Path:
+    book = notebook("x = 1", "import os\nx + 41, os.environ['KERNEL_GATEWAY_SESSION'] != ''")
+    book.cells[0].metadata.tags = ["parameters"]
+    nbformat.write(book, tmp_path / "in.ipynb")
+    return tmp_path / "in.ipynb"
+
+
+def last_output(file: Path) -> str:
+    return str(nbformat.read(file, as_version=4).cells[-1].outputs[0].data["text/plain"])
+
+
+def test_nbconvert_runs_a_notebook(gateway: Gateway, on_disk: Path) -> None:
+    manager = "--ExecutePreprocessor.kernel_manager_class=kernel_gateway.for_jupyter.NotebookKernel"
+    subprocess.run(
+        [
+            Path(sys.executable).with_name("jupyter-nbconvert"),
+            "--execute",
+            "--to=notebook",
+            "--output=out",
+            manager,
+            on_disk,
+        ],
+        env={"JUPYTER_GATEWAY_URL": gateway.url, "JUPYTER_GATEWAY_AUTH_TOKEN": KEYS["alice"], "HOME": on_disk.parent},
+        check=True,
+    )
+    assert last_output(on_disk.with_name("out.ipynb")) == "(42, True)"
+    assert gateway.kernels() == []
+
+
+def test_papermill_runs_a_notebook_with_parameters(gateway: Gateway, on_disk: Path) -> None:
+    out = on_disk.with_name("out.ipynb")
+    papermill.execute_notebook(
+        on_disk, out, parameters={"x": 2}, progress_bar=False, kernel_manager_class=NotebookKernel
+    )
+    assert last_output(out) == "(43, True)"
     assert gateway.kernels() == []

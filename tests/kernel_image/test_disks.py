@@ -31,7 +31,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(disks, "_RESERVE", 0)
     monkeypatch.setattr(disks, "_last", {})
-    monkeypatch.setattr(disks, "_run", lambda *_command, **_options: None)
+    monkeypatch.setattr(disks, "_run", lambda *_command, **_options: "")
     monkeypatch.setattr(disks, "_attach", lambda file: f"/dev/{file}")
     monkeypatch.setattr(disks, "_attached", lambda _file: None)
     yield tmp_path
@@ -58,9 +58,10 @@ def test_a_disk_that_is_made_or_repaired_delays_only_requests_about_itself(
         (images / "slow.img").touch()
     other = threading.Event()
 
-    def run(*command: str, **_options: Any) -> None:
+    def run(*command: str, **_options: Any) -> str:
         if command[0] == slow and command[-1].startswith("slow"):
             assert other.wait(MEANWHILE), "the request about another disk is not served meanwhile"
+        return ""
 
     def attached(file: str) -> str:
         if file == "other.img":
@@ -133,3 +134,19 @@ def test_a_disk_has_small_groups_and_no_journal(monkeypatch: pytest.MonkeyPatch,
     per_group = re.search(r"Inodes per group: +(\d+)", shown)
     assert per_group is not None
     assert int(per_group[1]) <= 2_048
+
+
+def test_a_repaired_disk_shows_no_file_that_the_session_has_not_made(
+    monkeypatch: pytest.MonkeyPatch, images: Path
+) -> None:
+    monkeypatch.setattr(disks, "_run", REAL_RUN)
+    disks._make("own.img", 16 * 1024**2, "0700")
+
+    def debugfs(said: str) -> str:
+        command = ["debugfs", "-w", "-f", "-", str(images / "own.img")]
+        done = subprocess.run(command, env=disks._TOOLS, input=said, check=True, capture_output=True, text=True)
+        return str(done.stdout)
+
+    debugfs("set_super_value state 0\nmkdir kept\n")  # as after a crash, and in the copy of a disk in use
+    disks._answer({"op": "attach", "name": "own", "size": 0, "mode": "0700"})
+    assert re.findall(r"\) (\w[\w+]*)", debugfs("ls /\n")) == ["kept"]

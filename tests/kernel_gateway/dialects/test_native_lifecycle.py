@@ -258,6 +258,7 @@ def test_without_configured_keys_the_gateway_makes_one_for_the_local_user() -> N
         banner = shown()
         assert re.search(rf"^key of tenant local: {re.escape(key)} ", banner, re.MULTILINE)
         assert "no sandbox" in banner
+        assert "Ctrl-C ends all sessions with their files" in banner
         headers = {"Authorization": f"Bearer {key}"}
         assert requests.get(f"{gateway.url}/v1/sessions", headers=headers, timeout=10).status_code == 200
         assert failure(gateway.call("GET", "/v1/sessions")) == (401, "SB020")

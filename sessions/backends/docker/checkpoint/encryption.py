@@ -136,6 +136,8 @@ def encrypt_all(settings: SleepSettings, image: str, begun: Path, names: Sequenc
 def decrypted(settings: SleepSettings | None, image: str, names: Sequence[str]) -> Iterator[Path]:
     """Yield a directory with decrypted files of an image. It is removed at the end of the `with` block. Blocks.
 
+    Errors of the block itself pass unchanged: an engine that does not answer is an OSError, too.
+
     Raises:
         CannotWake: when a file is damaged or missing, or sleep was turned off.
         BackendUnavailable: when the disk cannot be read or written.
@@ -144,13 +146,14 @@ def decrypted(settings: SleepSettings | None, image: str, names: Sequence[str]) 
         raise CannotWake("sleep was turned off")
     key, plain = settings.key(), settings.directory / f"{uuid.uuid4().hex}{PLAIN}"
     try:
-        plain.mkdir(mode=0o700)
-        for name in names:
-            decrypt_file(key, f"{image}/{name}", settings.directory / image / f"{name}{_SEALED}", plain / name)
+        try:
+            plain.mkdir(mode=0o700)
+            for name in names:
+                decrypt_file(key, f"{image}/{name}", settings.directory / image / f"{name}{_SEALED}", plain / name)
+        except (Damaged, FileNotFoundError) as error:
+            raise CannotWake("its memory on disk is damaged or gone") from error
+        except OSError as error:
+            raise unavailable(f"a kernel's memory on disk cannot be read: {error.strerror}") from error
         yield plain
-    except (Damaged, FileNotFoundError) as error:
-        raise CannotWake("its memory on disk is damaged or gone") from error
-    except OSError as error:
-        raise unavailable(f"a sleeping kernel cannot be read: {error.strerror}") from error
     finally:
         shutil.rmtree(plain, ignore_errors=True)

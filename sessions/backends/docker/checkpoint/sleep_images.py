@@ -20,6 +20,7 @@ from sessions.backends.docker.checkpoint.images import PARTIAL, Images
 from sessions.backends.docker.checkpoint.restore import restart
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, Runtime, find_runtime
 from sessions.backends.docker.disks.disks import Disks
+from sessions.backends.docker.engine.breaker import unavailable
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import Engine
 from sessions.backends.docker.profile import DockerSettings, SleepSettings, volume_names
@@ -133,10 +134,14 @@ class SleepImages:
         """Make the disk of a new workspace from the files in an image.
 
         Raises:
-            CheckpointFailed, CannotWake, APIError: when this is not possible.
+            CheckpointFailed, CannotWake, BackendUnavailable, APIError: when this is not possible.
         """
+        target = self._disks.image(volume_names(workspace)[0])
         with decrypted(self._settings.sleep, image, [_DISK]) as plain:
-            packing.unpack(plain / _DISK, self._disks.image(volume_names(workspace)[0]))
+            try:
+                packing.unpack(plain / _DISK, target)
+            except OSError as error:
+                raise unavailable(f"the files of a checkpoint cannot be written: {error.strerror}") from error
 
     def forget_others(self, known: set[str]) -> None:
         """Delete all other images. Kernels that an earlier gateway was writing run again."""

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 
-from sessions.backends.docker.checkpoint.encryption import PIECE, Damaged, decrypt_file, encrypt_file
+from sessions.backends.docker.checkpoint.encryption import PIECE, Damaged, decrypt_file, decrypted, encrypt_file
+from sessions.backends.docker.profile import SleepSettings
 
 KEY = bytes(range(32))
 #: bytes of a sealed piece, and of what precedes the first one
@@ -63,3 +65,15 @@ def test_another_key_and_another_place_are_refused(tmp_path: Path, key: bytes, n
     file = sealed(tmp_path, b"memory")
     with pytest.raises(Damaged):
         decrypt_file(key, name, file, tmp_path / "again")
+
+
+def test_an_engine_that_does_not_answer_is_not_taken_for_a_disk_that_cannot_be_read(tmp_path: Path) -> None:
+    """The engine's guard must see the error: it counts failures, and says what has happened."""
+
+    def restored() -> None:
+        with decrypted(SleepSettings(tmp_path, lambda: KEY), "image", []):
+            raise requests.ReadTimeout("Read timed out")
+
+    with pytest.raises(requests.ReadTimeout):
+        restored()
+    assert not list(tmp_path.iterdir())

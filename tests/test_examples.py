@@ -123,7 +123,7 @@ def shell(code: str, **environment: str) -> str:
         env=os.environ | environment,  # noqa: TID251 - a child gets this environment, and settings on top
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=500,  # pytest ends most tests earlier
         check=False,
     )
     assert done.returncode == 0, done.stderr

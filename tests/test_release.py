@@ -16,6 +16,9 @@ from tests.gateways import gateway
 from tests.readme import ROOT
 from tests.test_examples import example, shell
 
+#: the first test also waits until pip has made a new environment, which takes minutes on a busy machine
+pytestmark = pytest.mark.timeout(600)
+
 PACKAGES = ("kernel_gateway", "kernel_image", "sessions")
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 #: stands for the docker command: there is no image yet, and it prints with which sources one would be built

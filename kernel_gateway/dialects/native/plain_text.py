@@ -27,8 +27,8 @@ _LINES_MAX = 200
 
 #: first line of a frame in IPython's tracebacks
 _FRAME = re.compile(r"(?:File (?P<path>.+?):\d+|Cell In\[\d+\], line \d+)(?:, in |\n|$)")
-#: frames of installed packages, the standard library, the interpreter and our own kernel
-_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|/python_kernel/|^<frozen|^<string>")
+#: frames of installed packages (also of compiled ones), the standard library, the interpreter and our own kernel
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|\.(?:pyx|pxi)$|/lib/python3|/python_kernel/|^<frozen|^<string>")
 #: the spaces with which IPython moves the word `Traceback` to the right edge; a match begins only at the first space
 _BEFORE_TRACEBACK = re.compile(r"(?<! ) {2,}+(?=Traceback )")
 #: IPython writes one of these lines between an exception and the exception that followed from it

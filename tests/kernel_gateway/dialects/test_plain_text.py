@@ -48,6 +48,7 @@ OWN = "Cell In[1], line 1\n----> 1 f()"
 LIBRARIES = [
     "File /opt/venv/lib/python3.12/site-packages/requests/api.py:73, in get()\n---> 73 x",
     "File /usr/lib/python3.12/json/decoder.py:355, in raw_decode()\n--> 355 y",
+    "File pandas/_libs/index.pyx:172, in pandas._libs.index.IndexEngine.get_loc()\n--> 172 'Could not get source'",
     "File /opt/kernel/python_kernel/kernel.py:283, in PythonKernel.raw_input(self, prompt)\n--> 283 z",
 ]
 CHAIN = "\nDuring handling of the above exception, another exception occurred:\n"

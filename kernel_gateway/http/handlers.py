@@ -188,10 +188,9 @@ class BaseHandler(RequestHandler):
         return int(value) if re.fullmatch("[0-9]{1,18}", value) else None
 
     def send_error(self, status_code: int = HTTPStatus.INTERNAL_SERVER_ERROR, **kwargs: Any) -> None:
-        """Answer with a failure; tornado calls this for every exception of a handler. Refused keys may have to wait."""
-        refused = isinstance(kwargs.get("exc_info", (None, None))[1], Unauthorized)
+        """Answer with a failure; tornado calls this for every exception of a handler. Without a key it may wait."""
         send = partial(super().send_error, status_code, **kwargs)
-        if refused and (pause := self.gateway.keys.refusals.pause()):
+        if not hasattr(self, "caller") and (pause := self.gateway.keys.refusals.pause()):
             asyncio.get_running_loop().call_later(pause, send)
         else:
             send()

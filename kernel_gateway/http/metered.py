@@ -11,10 +11,7 @@ T = TypeVar("T")
 
 
 class Metered(Coroutine[Any, Any, T]):
-    """Runs a coroutine, and reports the processor time of each step.
-
-    It is the time of the loop's thread: while the machine runs other programs, the coroutine takes nothing.
-    """
+    """Runs a coroutine, and reports how long each step has kept the loop from everything else."""
 
     def __init__(self, work: Coroutine[Any, Any, T], tell: Callable[[float], None]) -> None:
         """Wrap a coroutine.
@@ -28,21 +25,21 @@ class Metered(Coroutine[Any, Any, T]):
 
     def send(self, value: Any) -> Any:
         """Run the next step."""
-        began = time.thread_time()
+        began = time.perf_counter()
         try:
             return self._work.send(value)
         finally:
-            self._tell(time.thread_time() - began)
+            self._tell(time.perf_counter() - began)
 
     def throw(
         self, typ: Any, val: BaseException | object = None, tb: TracebackType | None = None
     ) -> Any:  # the loop passes only an exception
         """Run the next step, which begins with an exception."""
-        began = time.thread_time()
+        began = time.perf_counter()
         try:
             return self._work.throw(typ) if val is None and tb is None else self._work.throw(typ, val, tb)
         finally:
-            self._tell(time.thread_time() - began)
+            self._tell(time.perf_counter() - began)
 
     def close(self) -> None:
         """End the coroutine."""

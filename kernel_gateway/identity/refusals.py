@@ -1,7 +1,8 @@
-"""How soon a request without a valid key gets its answer.
+"""How soon a request that is refused before its key was checked, or because of its key, gets its answer.
 
 Such a request takes about a millisecond of the event loop, for which all clients wait, and no tenant's quota bounds it.
-So whoever sends very many, for example to guess a key, gets the answers late, and most clients then ask more slowly.
+So whoever sends very many, for example to guess a key or a path, gets the answers late, and most clients then ask more
+slowly.
 """
 
 from __future__ import annotations

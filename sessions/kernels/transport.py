@@ -215,12 +215,12 @@ class Transport:
             self._draining.add(channel)
             self._loop.call_later(delay, self._drain, channel)
             return
-        began, before = time.thread_time(), self._read
+        began, before = time.perf_counter(), self._read
         try:
             emptied = self._drain_batch(channel)
         finally:
             if self._read > before:  # a tenant whose kernels say nothing does not count as one that uses the loop
-                charge.spend(time.thread_time() - began)
+                charge.spend(time.perf_counter() - began)
         if not emptied and not self.closed:
             self._drain_soon(channel)
 

@@ -27,11 +27,13 @@ import kernel_gateway.dialects
 from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
+from kernel_gateway.dialects import native
 from kernel_gateway.dialects.agentrun.uploads import FileForm
 from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import Envelopes, ServerStreamHandler
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
+from kernel_gateway.dialects.jupyter import openapi as jupyter_openapi
 from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.refusals import BURST, RATE
 from kernel_gateway.wire import large_bodies
@@ -351,6 +353,25 @@ async def test_a_flood_of_unknown_keys_is_answered_late_and_a_valid_key_is_not(s
     guess = spawn(answer(service, f"{head}guess"), "guess")
     assert (await answer(service, f"{head}key-0001")).startswith(b"HTTP/1.1 200 ")
     assert (await guess).startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize("key", ["", "\r\nX-API-Key: key-0001"])
+async def test_a_flood_of_unknown_paths_is_answered_late(service: Service, key: str) -> None:
+    began = time.perf_counter()
+    answers = await asyncio.gather(*(answer(service, f"GET /none HTTP/1.1{key}") for _ in range(2 * BURST)))
+    assert all(told.startswith(b"HTTP/1.1 404 ") for told in answers)
+    assert time.perf_counter() - began > (BURST - 1) / RATE
+
+
+@pytest.mark.parametrize("path", ["/v1/openapi.json", "/api/swagger.json"])
+async def test_a_description_that_needs_no_key_is_made_once(
+    service: Service, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    first = await answer(service, f"GET {path} HTTP/1.1")
+    assert first.startswith(b"HTTP/1.1 200 ")
+    monkeypatch.delattr(native, "openapi")
+    monkeypatch.delattr(jupyter_openapi, "description")
+    assert (await answer(service, f"GET {path} HTTP/1.1")).partition(b"\r\n\r\n")[2] == first.partition(b"\r\n\r\n")[2]
 
 
 async def test_clients_that_leave_before_their_refusals_harm_nobody(service: Service) -> None:

@@ -6,6 +6,7 @@ Swagger 2.0; this document is OpenAPI 3.1, like that of `/v1`.
 
 from __future__ import annotations
 
+from functools import cache
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
@@ -96,4 +97,10 @@ class DescriptionHandler(BaseHandler):
     def get(self, form: str) -> None:
         """Send the document. The YAML document is the same text, because JSON is valid YAML 1.2."""
         self.set_header("Content-Type", f"application/{form}")
-        self.finish(orjson.dumps(description()))
+        self.finish(_text())
+
+
+@cache
+def _text() -> bytes:
+    """Return the document, which needs no key, as JSON. It is made once, because that takes long."""
+    return orjson.dumps(description())

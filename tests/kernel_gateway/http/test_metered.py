@@ -3,38 +3,45 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 
 from kernel_gateway.http.metered import Metered
 from sessions.model.tasks import spawn
+from tests.fakes import Clock
 
 
-def work_for(seconds: float) -> None:
-    until = time.thread_time() + seconds
-    while time.thread_time() < until:
-        pass
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    return clock
 
 
-async def test_steps_count_and_waiting_does_not() -> None:
+async def test_steps_count_and_waiting_does_not(clock: Clock) -> None:
+    goes_on = asyncio.Event()
+
     async def two_steps() -> str:
-        work_for(0.01)
-        await asyncio.sleep(0.5)
-        work_for(0.02)
+        clock.passes(1)
+        await goes_on.wait()
+        clock.passes(2)
         return "done"
 
     steps = list[float]()
-    assert await spawn(Metered(two_steps(), steps.append), "two steps") == "done"
-    assert 0.03 <= sum(steps) < 0.4
+    task = spawn(Metered(two_steps(), steps.append), "two steps")
+    await asyncio.sleep(0)
+    clock.passes(60)
+    goes_on.set()
+    assert await task == "done"
+    assert steps == [1, 2]
 
 
-async def test_a_step_that_begins_with_a_cancellation_counts_too() -> None:
+async def test_a_step_that_begins_with_a_cancellation_counts_too(clock: Clock) -> None:
     async def cancelled() -> None:
         try:
             await asyncio.sleep(60)
         finally:
-            work_for(0.01)
+            clock.passes(3)
 
     steps = list[float]()
     task = spawn(Metered(cancelled(), steps.append), "cancelled")
@@ -42,4 +49,4 @@ async def test_a_step_that_begins_with_a_cancellation_counts_too() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert sum(steps) >= 0.01
+    assert steps == [0, 3]

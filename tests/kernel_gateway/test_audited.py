@@ -201,8 +201,8 @@ def test_the_command_prints_the_executions_that_its_flags_choose(
     eight, nine, ten = (datetime(2026, 1, 31, hour, tzinfo=UTC).timestamp() for hour in (8, 9, 10))
     times = iter([eight, nine, nine, ten, ten])
     with closing(Audit(tmp_path / "audit.db", lambda: next(times))) as audit:
-        ids = {audit.begin(SessionKey("a", "b"), "python", "1"): "a b"}
-        audit.end(*ids, End(outcome="ok"))
+        ids = {(first := audit.begin(SessionKey("a", "b"), "python", "1")): "a b"}
+        audit.end(first, End(outcome="ok"))
         ids[second := audit.begin(SessionKey("a", "c"), "python", "2", Asker(key_id="4f071b64"))] = "a c"
         ids[audit.begin(SessionKey("d", "b"), "python", "3")] = "d b"
         audit.end(second, End(outcome="ok"))

@@ -214,7 +214,7 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
 
 @pytest.mark.curl
 def test_limits_of_a_tenant_are_changed_as_shown() -> None:
-    [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants")
+    [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants limits")
     with gateway("process") as serving:
         key = serving.admin_key()
         code = code.replace(GATEWAY, serving.url).replace("Bearer KEY", f"Bearer {key}")
@@ -223,6 +223,15 @@ def test_limits_of_a_tenant_are_changed_as_shown() -> None:
     told = json.loads("{" + answered)
     assert [told[name]["value"] for name in ("sessions", "memory", "cpus")] == [5, 256 * 1024**2, 1.0]
     assert "team-a  sessions=5 memory=256m" in changed.splitlines()
+
+
+def test_a_tenant_is_removed_as_shown() -> None:
+    [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants remove")
+    with gateway("process") as serving:
+        add = [sys.executable, "-m", "kernel_gateway", "keys", "add", "team-a", "--state-dir", str(serving.state_dir)]
+        subprocess.run(add, check=True, capture_output=True)
+        said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=serving.admin_key())
+    assert "keys       1" in said.splitlines()
 
 
 def test_limits_of_a_tenant_are_fixed_as_shown(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import shutil
 import sqlite3
@@ -13,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,7 +23,8 @@ from typing import Any
 import pytest
 import requests
 
-from sessions.model.values import SessionKey
+from kernel_gateway.cli import main
+from sessions.model.values import Asker, SessionKey
 from sessions.store.audit import Audit
 from sessions.store.records import Begin, End
 from sessions.tenants.audit_disk import COST
@@ -176,6 +179,38 @@ def _until_refused(gateway: Gateway) -> requests.Response:
         if (answer := execute(gateway, "1")).status_code != 200:
             return answer
     raise AssertionError("nothing was refused")
+
+
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [
+        ([], ["a b", "a b end", "a c", "d b", "a c end"]),
+        (["--tenant", "a"], ["a b", "a b end", "a c", "a c end"]),
+        (["--session", "b"], ["a b", "a b end", "d b"]),
+        (["--tenant", "a", "--session", "b"], ["a b", "a b end"]),
+        (["--key-id", "4f071b64"], ["a c", "a c end"]),
+        (["--since", "2026-01-31T09:00Z"], ["a c", "d b", "a c end"]),
+        (["--until", "2026-01-31T09:00Z"], ["a b", "a b end"]),
+        (["--since", "2026-01-31T09:00Z", "--until", "2026-01-31T10:00Z"], ["a c", "a c end"]),
+    ],
+    ids=str,
+)
+def test_the_command_prints_the_executions_that_its_flags_choose(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flags: list[str], shown: list[str]
+) -> None:
+    eight, nine, ten = (datetime(2026, 1, 31, hour, tzinfo=UTC).timestamp() for hour in (8, 9, 10))
+    times = iter([eight, nine, nine, ten, ten])
+    with closing(Audit(tmp_path / "audit.db", lambda: next(times))) as audit:
+        ids = {(first := audit.begin(SessionKey("a", "b"), "python", "1")): "a b"}
+        audit.end(first, End(outcome="ok"))
+        ids[second := audit.begin(SessionKey("a", "c"), "python", "2", Asker(key_id="4f071b64"))] = "a c"
+        ids[audit.begin(SessionKey("d", "b"), "python", "3")] = "d b"
+        audit.end(second, End(outcome="ok"))
+    assert main(["audit", "--state-dir", str(tmp_path), *flags]) == 0
+    printed = capsys.readouterr()
+    lines = [json.loads(line) for line in printed.out.splitlines()]
+    assert [ids[line["execution"]] + (" end" if "outcome" in line else "") for line in lines] == shown
+    assert printed.err.startswith("nothing was changed; "), "all records are checked"
 
 
 def test_the_command_reports_a_file_that_is_no_audit(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ MOUNTS, IN_MEMORY = Path("/proc/self/mounts"), {"tmpfs", "ramfs"}
 _RELEASE = re.compile(r"(?:release-|\b0\.0~)(20[0-9]{2})([0-9]{2})([0-9]{2})")
 _OLD = dt.timedelta(days=365)
 _CURRENT = "Current releases: https://gvisor.dev/docs/user_guide/install and https://github.com/google/gvisor/releases"
+IMAGE_FIX = "make image; without a checkout, run the `build.sh` of the installed package `kernel_image`"
 #: free bytes on the disk below which the engine may soon fail
 DISK_MIN = 2 * 1024**3
 
@@ -75,7 +76,8 @@ def _requirements(api: docker.APIClient, settings: DockerSettings) -> Iterator[F
         "runtime", lambda: require_runtime(api, settings), "see gVisor's installation guide; Debian: `make engine`"
     )
     yield from _gvisor(api, settings)
-    yield _step("image", lambda: require_image(api, settings.image), "make image")
+    image = _step("image", lambda: require_image(api, settings.image), IMAGE_FIX)
+    yield image
     for name in settings.images:
         yield _step(f"image {name}", partial(require_image, api, name), "build or pull it")
     yield _step("wheels", lambda: require_wheels(api, settings), "make the directory, readable for all users")
@@ -84,9 +86,10 @@ def _requirements(api: docker.APIClient, settings: DockerSettings) -> Iterator[F
     )
     yield _step("firewall", lambda: _firewall(settings), "run the gateway as root, or as root: " + _commands(settings))
     yield _idle_slowdown()
-    yield _step(
-        "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
-    )
+    if image.ok:  # a container of it attaches the disks
+        yield _step(
+            "files", lambda: _files(settings), "load the kernel module `loop`, or keep files in memory: --files memory"
+        )
     if settings.egress is not None:
         egress = settings.egress
         yield _step("egress proxy's image", lambda: require_proxy_image(api, egress), "make egress-image")

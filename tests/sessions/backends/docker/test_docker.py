@@ -329,7 +329,7 @@ class TestProof:
     ) -> None:
         settings = settings_of(sleep=SleepSettings(tmp_path, lambda: b""))
         proven = Ability(on=True, detail="the runtime restores sandboxes")
-        monkeypatch.setattr(doctor, "_checkpoints", lambda _: (proven, proven))
+        monkeypatch.setattr(doctor, "_golden", lambda _: (proven, proven))
 
         def said() -> str:
             return {finding.name: finding.detail for finding in examine(settings)}["sleep"]
@@ -346,6 +346,7 @@ class TestProof:
         assert not sick["image"].ok
         assert not sick["runtime"].ok
         assert sick["image"].fix
+        assert "files" not in sick, "its check needs the image, so it would name a wrong cause"
 
 
 @pytest.mark.engine

@@ -15,7 +15,16 @@ from tests.gateways import Gateway
 ROOT = Path(__file__).parents[2]
 RIDERS = Path(__file__).parent / "e2b/riders"
 #: options of a pytest that shall not read this project's settings and `conftest.py`
-OF_NO_PROJECT: list[str | Path] = ["-c", os.devnull, "--rootdir", RIDERS, "--confcutdir", RIDERS]
+OF_NO_PROJECT: list[str | Path] = [
+    "-c",
+    os.devnull,
+    "-o",
+    "asyncio_mode=auto",
+    "--rootdir",
+    RIDERS,
+    "--confcutdir",
+    RIDERS,
+]
 #: early releases of the SDK insist on this form
 KEY = "e2b_0123456789abcdef0123456789abcdef01234567"
 #: the command of each framework; the first word is a program of its environment

@@ -94,9 +94,8 @@ COLLECTIONS = {
     "stdin": "no line is looked at before the kernel asks for it",
     "arguments": "passed on as JSON",
     "config": "only the fields of the provider's schema are looked at",
-    "network": "only one field is looked at",
     "images": "an admin sends them, and they are compared as sets",
-    "ossConfiguration": "refused unless it is empty",
+    **dict.fromkeys(["allowOut", "ossConfiguration"], "refused unless it is empty"),
 }
 
 

@@ -483,7 +483,7 @@ async def test_every_language_has_one_default_session(world: World, sandbox: San
     assert await other.default_session("python") is not sessions[0]
 
 
-async def test_a_directory_that_is_no_text_or_an_unknown_language_creates_no_session(
+async def test_an_impossible_directory_or_an_unknown_language_creates_no_session(
     world: World, sandbox: Sandbox
 ) -> None:
     for language, cwd in (("python", "a\0b"), ("python", "x" * 2000), ("cobol", "")):

@@ -45,10 +45,11 @@ async def test_a_connection_counts_as_use_and_is_closed_with_its_context(world: 
 async def test_a_sleeping_session_wakes(world: World) -> None:
     session, ports = await ready(world), new()
     assert await session.fall_asleep() == ""
-    assert session.state is State.ASLEEP
+    states = [session.state]
     with socket.create_server(("127.0.0.1", 0)) as server:
         async with ports.open(session, server.getsockname()[1]):
-            assert session.state is State.IDLE
+            states.append(session.state)
+    assert states == [State.ASLEEP, State.IDLE]
     ports.close()
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +36,7 @@ from tests.kernel_gateway.servers import START
 MIB = 1024**2
 #: the only domain that the gateway answers to besides loopback
 DOMAIN = "gw.test"
+PAGE = Path(__file__).parents[3] / "docs/ports.md"
 DEMO = "/v1/sessions/demo/ports"
 
 engine = pytest.mark.engine
@@ -135,6 +140,21 @@ def test_ports_that_are_none_are_refused(serving: Gateway) -> None:
 @engine
 def test_a_path_without_its_slash_is_redirected(serving: Gateway) -> None:
     assert serving.call("GET", f"{DEMO}/8002").text == "<h1>hi</h1>"
+
+
+@engine
+def test_the_example_of_the_page_works(serving: Gateway) -> None:
+    [code] = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for shown, own in (
+        ("http://127.0.0.1:8888", serving.url),
+        ("KEY", KEYS["alice"]),
+        ("demo", "page"),
+        ("8000", "8105"),
+    ):
+        assert shown in code
+        code = code.replace(shown, own)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert "Directory listing" in done.stdout
 
 
 @engine

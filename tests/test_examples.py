@@ -68,6 +68,11 @@ RUN_BY = {
         ("docs/settings.md", "# gateway.toml", "test_readme.py::test_the_example_of_a_file_with_settings_is_accepted"),
         ("docs/state.md", "curl -H", "kernel_gateway/test_undo.py::test_the_example_of_the_page_works"),
         (
+            "docs/ports.md",
+            "import requests",
+            "kernel_gateway/dialects/test_ports.py::test_the_example_of_the_page_works",
+        ),
+        (
             "docs/tenants.md",
             ".venv/bin/kernel-gateway keys",
             "test_examples.py::test_keys_are_made_and_revoked_as_shown",

@@ -55,7 +55,8 @@ class Upstream:
             ConnectionFailed: when the connection is broken.
         """
         try:
-            head = self._http.send(h11.Request(method=method, target=target, headers=headers))
+            fields = [(name.encode("latin1"), value.encode("latin1")) for name, value in headers]
+            head = self._http.send(h11.Request(method=method, target=target, headers=fields))
         except (h11.LocalProtocolError, UnicodeEncodeError):
             raise InvalidRequest("the request has characters that HTTP does not allow", field="path") from None
         await self._connection.write(head or b"")

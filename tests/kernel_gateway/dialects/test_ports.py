@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import secrets
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +36,7 @@ from tests.kernel_gateway.servers import START
 MIB = 1024**2
 #: the only domain that the gateway answers to besides loopback
 DOMAIN = "gw.test"
+PAGE = Path(__file__).parents[3] / "docs/ports.md"
 DEMO = "/v1/sessions/demo/ports"
 
 engine = pytest.mark.engine
@@ -138,6 +143,21 @@ def test_a_path_without_its_slash_is_redirected(serving: Gateway) -> None:
 
 
 @engine
+def test_the_example_of_the_page_works(serving: Gateway) -> None:
+    [code] = re.findall("```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for shown, own in (
+        ("http://127.0.0.1:8888", serving.url),
+        ("KEY", KEYS["alice"]),
+        ("demo", "page"),
+        ("8000", "8105"),
+    ):
+        assert shown in code
+        code = code.replace(shown, own)
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert "Directory listing" in done.stdout
+
+
+@engine
 @pytest.mark.full
 def test_large_bodies_take_little_memory(serving: Gateway) -> None:
     def download() -> int:
@@ -239,6 +259,7 @@ async def test_websockets_pass_with_a_key_and_with_a_link(serving: Gateway) -> N
     socket = await connect(f"{link(serving, 8001)}ws")
     await echoed(socket)
     socket.close()
+    assert await socket.read_message() is None
     with pytest.raises(HTTPClientError, match="401"):
         await connect(f"{serving.url}{DEMO}/8001/ws")
     with pytest.raises(HTTPClientError, match="502"):
@@ -250,6 +271,7 @@ async def test_a_websocket_ends_with_its_link(serving: Gateway) -> None:
     socket = await connect(f"{link(serving, 8001, seconds=2)}ws")
     await echoed(socket)
     assert await socket.read_message() is None
+    socket.close()
 
 
 # -- links -----------------------------------------------------------------------------------------------------
@@ -293,7 +315,7 @@ def test_a_link_ends_with_its_key_and_with_its_session(serving: Gateway) -> None
     assert requests.get(told["url"], timeout=20).status_code == 401
     name = f"short-{secrets.token_hex(4)}"
     serving.execute(name, "1")
-    told = serving.call("POST", f"/v1/sessions/{name}/links", json={"port": 8002}).json()
+    told = serving.call("POST", f"/v1/sessions/{name}/links", json={"port": 8099}).json()
     assert requests.get(told["url"], timeout=20).status_code == 502
     serving.call("DELETE", f"/v1/sessions/{name}")
     assert requests.get(told["url"], timeout=20).status_code == 401
@@ -318,9 +340,9 @@ def visit(gateway: Gateway, host: str, path: str = "/", **headers: str) -> reque
     return requests.get(f"{gateway.url}{path}", headers={"Host": host, **headers}, timeout=60, allow_redirects=False)
 
 
-def start(box: Box, port: int = 8000, where: str = "127.0.0.1") -> None:
+def start(box: Box, port: int) -> None:
     box.run("import subprocess, sys; open('index.html', 'w').write('<h1>hi</h1>')")
-    box.run(f"subprocess.Popen([sys.executable, '-m', 'http.server', '{port}', '--bind', '{where}'])")
+    box.run(f"subprocess.Popen([sys.executable, '-m', 'http.server', '{port}', '--bind', '127.0.0.1'])")
 
 
 @engine
@@ -329,18 +351,18 @@ def test_the_sdks_host_reaches_servers_of_code_and_of_commands(serving: Gateway)
     own = {"api_key": KEYS["alice"], "api_url": serving.url, "sandbox_url": serving.url, "domain": DOMAIN}
     sandbox = Sandbox.create(timeout=300, **own)
     try:
-        sandbox.run_code("open('/home/user/index.html', 'w').write('by code')")
-        sandbox.commands.run("cd /home/user && python3 -m http.server 8001", background=True)
-        sandbox.run_code("import subprocess, sys; server = [sys.executable, '-m', 'http.server', '8002']")
+        sandbox.files.write("index.html", "by code")
+        sandbox.commands.run("python3 -m http.server 8101", background=True)
+        sandbox.run_code("import subprocess, sys; server = [sys.executable, '-m', 'http.server', '8102']")
         sandbox.run_code("subprocess.Popen([*server, '--bind', '127.0.0.1'])")
-        for port in 8001, 8002:
+        for port in 8101, 8102:
             host = sandbox.get_host(port)
             assert host == f"{port}-{sandbox.sandbox_id}.{DOMAIN}"
             page = visit(serving, host)
             assert (page.status_code, page.text) == (200, "by code")
             assert "sandbox" not in page.headers.get("Content-Security-Policy", "")
-        assert visit(serving, f"8001-{sandbox.sandbox_id}-preview.{DOMAIN}").text == "by code"
-        named = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8001"}
+        assert visit(serving, f"8101-{sandbox.sandbox_id}-preview.{DOMAIN}").text == "by code"
+        named = {"E2b-Sandbox-Id": sandbox.sandbox_id, "E2b-Sandbox-Port": "8101"}
         by_headers = requests.get(serving.url, headers=named, timeout=60)
         assert (by_headers.text, by_headers.headers["Content-Security-Policy"]) == ("by code", SANDBOX)
     finally:
@@ -375,8 +397,8 @@ def test_ports_of_sandboxes_answer_as_e2bs_proxy(serving: Gateway) -> None:
 def test_a_private_sandbox_wants_its_token(serving: Gateway) -> None:
     with boxed(serving, network={"allowPublicTraffic": False, "maskRequestHost": "inner:${PORT}"}) as box:
         token = control(serving, "GET", f"/sandboxes/{box.id}").json()["trafficAccessToken"]
-        start(box)
-        host, headers = f"8000-{box.id}.{DOMAIN}", {"E2b-Traffic-Access-Token": token}
+        start(box, 8103)
+        host, headers = f"8103-{box.id}.{DOMAIN}", {"E2b-Traffic-Access-Token": token}
         missing = visit(serving, host)
         assert (missing.status_code, missing.json()) == (403, {"sandboxId": box.id, "message": MISSING, "code": 403})
         invalid = visit(serving, host, **{"E2b-Traffic-Access-Token": "x"})
@@ -404,8 +426,8 @@ def test_a_host_of_its_own_has_its_own_cookies_and_keys(serving: Gateway) -> Non
 def test_traffic_wakes_a_paused_sandbox_only_if_its_client_wants_that(serving: Gateway) -> None:
     with boxed(serving, autoPause=True, autoResume={"enabled": True}, network={"allowPublicTraffic": False}) as box:
         token = control(serving, "GET", f"/sandboxes/{box.id}").json()["trafficAccessToken"]
-        start(box)
-        host, headers = f"8000-{box.id}.{DOMAIN}", {"E2b-Traffic-Access-Token": token}
+        start(box, 8104)
+        host, headers = f"8104-{box.id}.{DOMAIN}", {"E2b-Traffic-Access-Token": token}
         assert visit(serving, host, **headers).status_code == 200
         assert control(serving, "POST", f"/sandboxes/{box.id}/pause", json={}).status_code == 204
         refused = visit(serving, host)
@@ -414,9 +436,9 @@ def test_traffic_wakes_a_paused_sandbox_only_if_its_client_wants_that(serving: G
         assert visit(serving, host, **headers).text == "<h1>hi</h1>"
         assert control(serving, "GET", f"/sandboxes/{box.id}").json()["state"] == "running"
     with boxed(serving) as box:
-        start(box)
+        start(box, 8104)
         assert control(serving, "POST", f"/sandboxes/{box.id}/pause", json={}).status_code == 204
-        assert visit(serving, f"8000-{box.id}.{DOMAIN}").json()["message"] == "The sandbox was not found"
+        assert visit(serving, f"8104-{box.id}.{DOMAIN}").json()["message"] == "The sandbox was not found"
 
 
 @engine
@@ -429,3 +451,4 @@ async def test_a_pause_ends_websockets(serving: Gateway) -> None:
         await echoed(socket)
         control(serving, "POST", f"/sandboxes/{box.id}/pause", json={})
         assert await socket.read_message() is None
+        socket.close()

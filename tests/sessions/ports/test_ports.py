@@ -13,6 +13,7 @@ from sessions.model.tasks import spawn
 from sessions.ports import ports as room
 from sessions.ports.ports import Ports
 from sessions.session.session import Session
+from sessions.session.states import State
 from sessions.tenants.traffic import NO_CHARGE
 from tests.fakes import World
 
@@ -38,6 +39,17 @@ async def test_a_connection_counts_as_use_and_is_closed_with_its_context(world: 
             assert await loop.sock_recv(accepted, 10) == b"x"
             assert await loop.sock_recv(accepted, 10) == b""
     assert not session.in_use
+    ports.close()
+
+
+async def test_a_sleeping_session_wakes(world: World) -> None:
+    session, ports = await ready(world), new()
+    assert await session.fall_asleep() == ""
+    states = [session.state]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        async with ports.open(session, server.getsockname()[1]):
+            states.append(session.state)
+    assert states == [State.ASLEEP, State.IDLE]
     ports.close()
 
 

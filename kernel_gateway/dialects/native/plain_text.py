@@ -10,6 +10,7 @@ import asyncio
 import re
 from typing import Any
 
+from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import on_terminal, without_escapes
 from sessions.cells.outputs import shortened
 
@@ -76,9 +77,8 @@ def plain_output(output: dict[str, Any]) -> dict[str, Any]:
 
 def _plain_data(data: dict[str, Any]) -> dict[str, Any]:
     images = {mime: value for mime, value in data.items() if mime.startswith("image/")}
-    text = next((data[mime] for mime in ("text/plain", "text/markdown", "text/latex") if mime in data), None)
-    text = text if isinstance(text, str) else f"<{', '.join(data)}>"
-    return images | {"text/plain": _plain(text, TEXT_MAX)}
+    text = readable_text(data)
+    return images | {"text/plain": _plain(f"<{', '.join(data)}>" if text is None else text, TEXT_MAX)}
 
 
 def _plain_traceback(lines: list[str]) -> list[str]:

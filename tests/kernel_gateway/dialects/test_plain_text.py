@@ -29,6 +29,9 @@ def test_text_stays_in_place_of_markup_and_images_stay() -> None:
     shown = plain_output(display(text_plain="3", text_html="<b>3</b>", image_png="aGk="))["data"]
     assert shown == {"text/plain": "3", "image/png": "aGk="}
     assert plain_output(display(text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
+    named = "<IPython.core.display.Markdown object>"
+    assert plain_output(display(text_plain=named, text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
+    assert plain_output(display(text_plain=named, text_html="*3*"))["data"] == {"text/plain": named}
     assert plain_output(display(text_html="<b>"))["data"] == {"text/plain": "<text/html>"}
     event = {"type": "update_display_data", "display_id": "d", "data": {"text/plain": "\x1b[1m4", "text/html": "4"}}
     assert plain_event(event)["data"] == {"text/plain": "4"}

@@ -233,9 +233,9 @@ def _print_output(output: dict[str, Any]) -> None:
             text = "\n".join(output["traceback"])
             print(text if sys.stderr.isatty() else without_escapes(text), file=sys.stderr)
         case _:
-            text = readable_text(output["data"])
+            readable = readable_text(output["data"])
             others = [f"[{mime}]" for mime in output["data"] if mime != "text/plain"]
-            print(*([] if text is None else [text]), *others)
+            print(*([] if readable is None else [readable]), *others)
 
 
 def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:

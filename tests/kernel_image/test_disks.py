@@ -143,8 +143,9 @@ def test_a_repaired_disk_shows_no_file_that_the_session_has_not_made(
     disks._make("own.img", 16 * 1024**2, "0700")
 
     def debugfs(said: str) -> str:
-        command = ["debugfs", "-w", "-f", "-", images / "own.img"]
-        return subprocess.run(command, env=disks._TOOLS, input=said, check=True, capture_output=True, text=True).stdout
+        command = ("debugfs", "-w", "-f", "-", str(images / "own.img"))
+        done = subprocess.run(command, env=disks._TOOLS, input=said, check=True, capture_output=True, text=True)
+        return str(done.stdout)
 
     debugfs("set_super_value state 0\nmkdir kept\n")  # as after a crash, and in the copy of a disk in use
     disks._answer({"op": "attach", "name": "own", "size": 0, "mode": "0700"})

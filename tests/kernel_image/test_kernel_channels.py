@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import queue
 import random
+import resource
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 import zmq
 from ipykernel.thread import CONTROL_THREAD_NAME
@@ -215,7 +216,7 @@ def test_text_that_waits_for_its_reader_survives_an_interrupt(talk: Talk) -> Non
 @pytest.fixture
 def stalled(talk: Talk) -> Iterator[zmq.Socket[bytes]]:
     """Another reader of iopub, which reads nothing."""
-    socket = zmq.Context.instance().socket(zmq.SUB)
+    socket: zmq.Socket[bytes] = zmq.Context.instance().socket(zmq.SUB)
     socket.rcvhwm, socket.rcvbuf = 1, 65536
     socket.subscribe(b"")
     socket.connect(f"tcp://{talk.manager.ip}:{talk.manager.iopub_port}")
@@ -235,13 +236,17 @@ def test_printed_text_waits_outside_of_the_kernels_memory(
     talk: Talk, stalled: zmq.Socket[bytes], code: str, own: int
 ) -> None:
     process: Any = talk.manager.provisioner
-    memory = psutil.Process(process.process.pid).memory_info
-    before = memory().rss
+    statistics = Path(f"/proc/{process.process.pid}/statm")
+
+    def memory() -> int:
+        return int(statistics.read_text().split()[1]) * resource.getpagesize()
+
+    before = memory()
     asked = talk.client.execute(code)
     most = 0
     for _ in range(30):
         time.sleep(0.1)
-        most = max(most, memory().rss - before)
+        most = max(most, memory() - before)
     assert most < own + 80 * 2**20
     stalled.close(linger=0)
     assert len(texts(talk.hear({asked}))) == 150_000_000

@@ -275,7 +275,7 @@ def test_run_runs_the_cells_of_a_notebook_until_one_fails(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     file = tmp_path / "book.ipynb"
-    text = {"cell_type": "markdown", "source": "1 / 0", "metadata": {}}
+    text: dict[str, object] = {"cell_type": "markdown", "source": "1 / 0", "metadata": {}}
     skipped = code_cell("print('skipped')", "skip-execution")
     cells = code_cell(["a = 1\n", "print(a)"]), text, skipped, code_cell(""), code_cell("a + 1")
     file.write_text(book(*cells))

@@ -35,7 +35,9 @@ class Readiness:
         self._doubt = asyncio.Event()
         backend.report_doubts(self._doubt.set)
         #: why the last proof has failed. None means that it has succeeded.
-        self._trouble: SessionError | None = NotInitialized("the gateway is still preparing its sandbox")
+        self._trouble: SessionError | None = NotInitialized(
+            "the gateway is still preparing its sandbox: try again in a few seconds"
+        )
 
     @property
     def trouble(self) -> SessionError | None:

@@ -49,6 +49,16 @@ RUN_BY = {
             "clients/test_jupyter_files.py::test_browser_and_cells_share_the_files_of_a_session",
         ),
         (
+            "docs/clients/jupyter.md",
+            "export JUPYTER_GATEWAY_URL",
+            "clients/test_nbclient.py::test_nbconvert_runs_a_notebook_as_shown",
+        ),
+        (
+            "docs/clients/jupyter.md",
+            "from kernel_gateway.for_jupyter",
+            "clients/test_nbclient.py::test_nbclient_and_papermill_run_notebooks_as_shown",
+        ),
+        (
             "docs/monitoring.md",
             "# prometheus.yml",
             f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import logging
 import sys
 import threading
@@ -21,6 +22,7 @@ from kernel_gateway.cli.pictures import Pictures
 from kernel_gateway.cli.remote import Failed, Remote, absent, path_of, refusal_in, told
 from kernel_gateway.cli.settings import client_from
 from kernel_gateway.config import Client
+from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import without_escapes
 from sessions.model import exact_json
 
@@ -33,7 +35,12 @@ EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
     parser.add_argument(
-        "file", nargs="?", type=Path, metavar="FILE", help="a file with the code; - or none: standard input"
+        "file",
+        nargs="?",
+        type=Path,
+        metavar="FILE",
+        help="a file with the code, or a notebook (.ipynb), whose cells run in order until one fails; "
+        "- or none: standard input",
     )
     parser.add_argument("-c", "--code", help="code, instead of a file")
     parser.add_argument("-t", "--timeout", type=float, help="seconds the cell may run")
@@ -56,40 +63,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "kernel-gateway run -s demo -c 'x = 40 + 2; x'",
         "kernel-gateway run -s demo -t 600 train.py",
         "kernel-gateway run -s demo --detach train.py",
+        "kernel-gateway run -s demo analysis.ipynb",
         "kernel-gateway run -s demo --save plots -c 'df.plot()'",
     )
 
 
 def main(arguments: argparse.Namespace) -> int:
-    """Run one cell and print its outputs as they arrive.
+    """Run one cell, or those of a notebook, and print their outputs as they arrive.
 
     Returns:
-        0 when the cell succeeded, or was accepted with `--detach`; 1 error, 2 not accepted, 3 timeout, 4 interrupted,
-        5 died.
+        0 when all cells succeeded, or the cell was accepted with `--detach`; of the one that did not: 1 error,
+        2 not accepted, 3 timeout, 4 interrupted, 5 died.
     """
     client = client_from(arguments)
     try:
+        cells = _cells(arguments)
         # A user who ends this command with Ctrl-C wants to interrupt the cell.
-        body: dict[str, Any] = {"code": _code(arguments)}
-        body |= {"wait": False} if arguments.detach else {"on_disconnect": "interrupt"}
-        body |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
+        rest: dict[str, Any] = {"wait": False} if arguments.detach else {"on_disconnect": "interrupt"}
+        rest |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
         pictures = None if arguments.save is None else Pictures(arguments.save)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         print(f"kernel-gateway: {error}", file=sys.stderr)
         return 2
-    except UnicodeError as error:
-        print(f"kernel-gateway: {arguments.file or 'the code'}: {error}", file=sys.stderr)
-        return 2
     try:
-        if arguments.detach:
-            result = {"status": "ok"}  # of the command: the cell's own is not known yet
-            print(Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)["id"])
-        elif arguments.json:
-            result = Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)
-            print_json(result)
-        else:
-            result = asyncio.run(_show(client, arguments.session, body, pictures))
-            _print_end(result, pictures)
+        status = "ok"
+        for code in cells:
+            if status == "ok":
+                status = _run(client, arguments, rest | {"code": code}, pictures)
     except BrokenPipeError:  # whoever reads the outputs has seen enough, as in `| head`
         forget_output()
         return EXIT["interrupted"]
@@ -99,7 +99,43 @@ def main(arguments: argparse.Namespace) -> int:
     except (HTTPError, OSError) as error:
         print(f"kernel-gateway: {absent(client.url, error)}", file=sys.stderr)
         return 2
-    return EXIT[result["status"]]
+    return EXIT[status]
+
+
+def _run(client: Client, arguments: argparse.Namespace, body: dict[str, Any], pictures: Pictures | None) -> str:
+    """Run one cell, print its outputs or the reply, and return its status. With `--detach`, only print its id."""
+    path = f"{path_of(arguments.session)}/execute"
+    if arguments.detach:
+        print(Remote(client).json("POST", path, body)["id"])
+        return "ok"  # of the command: the cell's own is not known yet
+    if arguments.json:
+        result = Remote(client).json("POST", path, body)
+        print_json(result)
+    else:
+        result = asyncio.run(_show(client, arguments.session, body, pictures))
+        _print_end(result, pictures)
+    return str(result["status"])
+
+
+def _cells(arguments: argparse.Namespace) -> list[str]:
+    """Return the code of each cell: of a notebook those that nbclient would run, else only one.
+
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: when the code is no text, or the notebook is none.
+    """
+    try:
+        code = _code(arguments)
+    except UnicodeError as error:
+        raise ValueError(f"{arguments.file or 'the code'}: {error}") from error
+    if arguments.code is not None or arguments.file is None or arguments.file.suffix != ".ipynb":
+        return [code]
+    try:
+        cells = [cell for cell in json.loads(code)["cells"] if cell["cell_type"] == "code"]
+        kept = [cell for cell in cells if "skip-execution" not in cell["metadata"].get("tags", ())]
+        return [source for cell in kept if (source := "".join(cell["source"])).strip()]
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ValueError(f"{arguments.file} is no notebook of nbformat 4: {error}") from error
 
 
 def _code(arguments: argparse.Namespace) -> str:
@@ -214,8 +250,9 @@ def show_output(output: dict[str, Any]) -> None:
             text = "\n".join(output["traceback"])
             print(text if sys.stderr.isatty() else without_escapes(text), file=sys.stderr)
         case _:
-            others = [mime for mime in output["data"] if mime != "text/plain"]
-            print(output["data"].get("text/plain", ""), *(f"[{mime}]" for mime in others))
+            readable = readable_text(output["data"])
+            others = [f"[{mime}]" for mime in output["data"] if mime != "text/plain"]
+            print(*([] if readable is None else [readable]), *others)
 
 
 def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
@@ -242,6 +279,6 @@ def _print_end(result: dict[str, Any], pictures: Pictures | None) -> None:
     if result["state"] in {"restarted", "rolled_back", "lost"}:
         notes.append(f"state {result['state']}: {result['state_reason']}")
     if result["truncated"]:
-        notes.append("some output was left out")
+        notes.append(f"some output was left out ({result['omitted_bytes']:,} bytes)")
     for note in notes:
         print(f"kernel-gateway: {note}", file=sys.stderr)

@@ -47,8 +47,8 @@ class NotebookClient(GatewayKernelClient):
     def stop_channels(self) -> None:
         """Close the socket, also if the gateway closed it first. Without a connection there is nothing to close."""
         if self.channel_socket is not None:
-            super().stop_channels()  # type: ignore[no-untyped-call]
-            self.channel_socket.shutdown()  # type: ignore[no-untyped-call]
+            super().stop_channels()
+            self.channel_socket.shutdown()
 
 
 class NotebookKernel(GatewayKernelManager):

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import nbclient
 import nbformat
 import papermill
 import pytest
@@ -24,6 +25,7 @@ from nbformat import v4
 from kernel_gateway.for_jupyter import NotebookKernel
 from tests.gateways import KEYS, Gateway
 
+PAGE = Path(__file__).parents[2] / "docs/clients/jupyter.md"
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
@@ -101,39 +103,35 @@ def test_a_cell_whose_kernel_dies_has_failed(gateway: Gateway) -> None:
 
 
 @pytest.fixture
-def on_disk(tmp_path: Path) -> Path:
-    book = notebook("x = 1", "import os\nx + 41, os.environ['KERNEL_GATEWAY_SESSION'] != ''")
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the notebook of the page's examples."""
+    book = notebook("alpha = 1", "import os\nalpha, os.environ['KERNEL_GATEWAY_SESSION'] != ''")
     book.cells[0].metadata.tags = ["parameters"]
     nbformat.write(book, tmp_path / "in.ipynb")
-    return tmp_path / "in.ipynb"
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
-def last_output(file: Path) -> str:
-    return str(nbformat.read(file, as_version=4).cells[-1].outputs[0].data["text/plain"])
+def shown(language: str) -> str:
+    """Return the example of the page in this language."""
+    return PAGE.read_text().partition("## Whole notebooks")[2].split(f"```{language}\n")[1].split("```")[0]
 
 
-def test_nbconvert_runs_a_notebook(gateway: Gateway, on_disk: Path) -> None:
-    manager = "--ExecutePreprocessor.kernel_manager_class=kernel_gateway.for_jupyter.NotebookKernel"
-    subprocess.run(
-        [
-            Path(sys.executable).with_name("jupyter-nbconvert"),
-            "--execute",
-            "--to=notebook",
-            "--output=out",
-            manager,
-            on_disk,
-        ],
-        env={"JUPYTER_GATEWAY_URL": gateway.url, "JUPYTER_GATEWAY_AUTH_TOKEN": KEYS["alice"], "HOME": on_disk.parent},
-        check=True,
-    )
-    assert last_output(on_disk.with_name("out.ipynb")) == "(42, True)"
+def last_output(book: nbformat.NotebookNode) -> str:
+    return str(book.cells[-1].outputs[0].data["text/plain"])
+
+
+def test_nbconvert_runs_a_notebook_as_shown(gateway: Gateway, directory: Path) -> None:
+    program = shown("sh").replace("http://127.0.0.1:8888", gateway.url).replace("=KEY", f"={KEYS['alice']}")
+    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    subprocess.run(["sh", "-e", "-c", program], env={"PATH": path, "HOME": str(directory)}, check=True)
+    assert last_output(nbformat.read(directory / "out.ipynb", as_version=4)) == "(1, True)"
     assert gateway.kernels() == []
 
 
-def test_papermill_runs_a_notebook_with_parameters(gateway: Gateway, on_disk: Path) -> None:
-    out = on_disk.with_name("out.ipynb")
-    papermill.execute_notebook(
-        on_disk, out, parameters={"x": 2}, progress_bar=False, kernel_manager_class=NotebookKernel
-    )
-    assert last_output(out) == "(43, True)"
+def test_nbclient_and_papermill_run_notebooks_as_shown(gateway: Gateway, directory: Path) -> None:
+    book = nbformat.read(directory / "in.ipynb", as_version=4)
+    exec(shown("python"), {"nbclient": nbclient, "papermill": papermill, "notebook": book})  # noqa: S102 - our own page
+    assert last_output(book) == "(1, True)"
+    assert last_output(nbformat.read(directory / "out.ipynb", as_version=4)) == "(5, True)"
     assert gateway.kernels() == []

@@ -10,9 +10,9 @@ import asyncio
 import re
 from typing import Any
 
+from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import on_terminal, without_escapes
 from sessions.cells.outputs import shortened, without_middle
-from sessions.model import exact_json
 
 #: maximum characters of a traceback, of a result, and of printed text
 TRACEBACK_MAX = 4000
@@ -33,8 +33,6 @@ _LIBRARY = re.compile(r"/(?:site|dist)-packages/|\.(?:pyx|pxi)$|/lib/python3|/py
 _BEFORE_TRACEBACK = re.compile(r"(?<! ) {2,}+(?=Traceback )")
 #: IPython writes one of these lines between an exception and the exception that followed from it
 _CHAINED = ("The above exception was the direct cause", "During handling of the above exception")
-#: text that only names a displayed object, like `<IPython.core.display.Markdown object>`
-_NAME = re.compile(r"<[\w.]{1,200} object(?: at 0x[0-9a-f]{1,16})?>")
 
 
 class PlainText:
@@ -98,7 +96,8 @@ class PlainText:
 
     def _data(self, data: dict[str, Any]) -> dict[str, Any]:
         images = {mime: value for mime, value in data.items() if mime.startswith("image/")}
-        return images | {"text/plain": self._text(_said(data))}
+        text = readable_text(data)
+        return images | {"text/plain": self._text(f"<{', '.join(data)}>" if text is None else text)}
 
     def _traceback(self, lines: list[str]) -> list[str]:
         """Return an exception, and those from which it followed, with only the frames of the user's own code.
@@ -128,17 +127,6 @@ class PlainText:
             return text
         self.omitted += _size(text[most // 2 : len(text) - most // 2])
         return shortened(text, most)
-
-
-def _said(data: dict[str, Any]) -> str:
-    """Return the text of a display that says most."""
-    texts = [data[mime] for mime in ("text/plain", "text/markdown", "text/latex") if isinstance(data.get(mime), str)]
-    telling = [text for text in texts if not _NAME.fullmatch(text)]
-    if telling:
-        return str(telling[0])
-    if "application/json" in data:
-        return exact_json.dumps(data["application/json"]).decode()
-    return str(texts[0]) if texts else f"<{', '.join(data)}>"
 
 
 def _size(text: str) -> int:

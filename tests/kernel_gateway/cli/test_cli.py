@@ -242,6 +242,52 @@ def test_run_names_the_type_of_unprintable_output(run: Callable[..., int], capsy
     assert capsys.readouterr().out == "a picture [image/png]\n"
 
 
+def test_run_prints_the_text_of_markdown_and_formulas(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("-c", "from IPython.display import *; display(Math('x^2'), Markdown('**b**'))") == 0
+    assert capsys.readouterr().out == "$\\displaystyle x^2$ [text/latex]\n**b** [text/markdown]\n"
+    assert run("-c", "display({'text/html': '<b>'}, raw=True)") == 0
+    assert capsys.readouterr().out == "[text/html]\n"
+
+
+def test_run_says_how_much_output_was_left_out(
+    gateway: Gateway, run: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": "small", "limits": {"output": "64k"}})
+    assert run("-s", "small", "-c", "for _ in range(3): print('x' * 99_999, flush=True)") == 0
+    assert re.search(r"some output was left out \(2\d\d,\d{3} bytes\)", capsys.readouterr().err)
+    gateway.call("DELETE", "/v1/sessions/small")
+
+
+def book(*cells: dict[str, object]) -> str:
+    return json.dumps({"cells": list(cells), "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
+
+
+def code_cell(source: object, *tags: str) -> dict[str, object]:
+    return {"cell_type": "code", "source": source, "metadata": {"tags": tags}, "outputs": [], "execution_count": None}
+
+
+def test_run_runs_the_cells_of_a_notebook_until_one_fails(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "book.ipynb"
+    text: dict[str, object] = {"cell_type": "markdown", "source": "1 / 0", "metadata": {}}
+    skipped = code_cell("print('skipped')", "skip-execution")
+    cells = code_cell(["a = 1\n", "print(a)"]), text, skipped, code_cell(""), code_cell("a + 1")
+    file.write_text(book(*cells))
+    assert run(str(file)) == 0
+    assert capsys.readouterr().out == "1\n2\n"
+    file.write_text(book(code_cell("a / 0"), code_cell("print('never')")))
+    assert run(str(file)) == EXIT["error"]
+    told = capsys.readouterr()
+    assert (told.out, "ZeroDivisionError" in told.err) == ("", True)
+    for damaged in ("{", "[]", "{}", book(code_cell(1))):
+        file.write_text(damaged)
+        assert run(str(file)) == 2
+        assert "book.ipynb is no notebook of nbformat 4" in capsys.readouterr().err
+
+
 def test_run_prints_the_reply_as_json(run: Callable[..., int], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("--json", "-c", "print('hi')") == 0
     reply = json.loads(capsys.readouterr().out)

@@ -7,7 +7,9 @@ import re
 import signal
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,7 +17,9 @@ import structlog
 from structlog.testing import capture_logs
 from tornado.websocket import websocket_connect
 
+from kernel_gateway.http.access_log import request_ended
 from sessions.model.tasks import spawn
+from sessions.model.values import Asker
 from sessions.store.records import Begin, read
 from tests import gateways
 from tests.gateways import KEYS, Gateway, text_of
@@ -34,6 +38,15 @@ def gateway(started: Callable[[str], Gateway]) -> Gateway:
 def lines(gateway: Gateway, **fields: Any) -> list[dict[str, Any]]:
     """Return the lines of the log with these fields."""
     return [entry for entry in gateway.logged() if fields.items() <= entry.items()]
+
+
+def test_a_line_has_the_status_of_a_request_as_a_number() -> None:
+    """Handlers have it as an `HTTPStatus`, which a terminal would show with its name and class."""
+    request = SimpleNamespace(method="GET", path="/v1/sessions", request_time=lambda: 0.1)
+    handler: Any = SimpleNamespace(request=request, get_status=lambda: HTTPStatus.NOT_FOUND, asker=Asker())
+    with capture_logs() as said:
+        request_ended(handler)
+    assert repr(said[0]["status"]) == "404"
 
 
 # -- request ids -----------------------------------------------------------------------------------------------

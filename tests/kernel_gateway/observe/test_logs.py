@@ -43,7 +43,9 @@ def lines(gateway: Gateway, **fields: Any) -> list[dict[str, Any]]:
 def test_a_line_has_the_status_of_a_request_as_a_number() -> None:
     """Handlers have it as an `HTTPStatus`, which a terminal would show with its name and class."""
     request = SimpleNamespace(method="GET", path="/v1/sessions", request_time=lambda: 0.1)
-    handler: Any = SimpleNamespace(request=request, get_status=lambda: HTTPStatus.NOT_FOUND, asker=Asker())
+    handler: Any = SimpleNamespace(
+        request=request, logged_path=request.path, get_status=lambda: HTTPStatus.NOT_FOUND, asker=Asker()
+    )
     with capture_logs() as said:
         request_ended(handler)
     assert repr(said[0]["status"]) == "404"

@@ -82,7 +82,7 @@ def cell(then: str, *, status: str, auto: bool = False, **fields: Any) -> Event:
     """A cell changes both, and then does something that ends it with this status."""
 
     def happens(life: Life) -> Gateway:
-        gateway = life.begin(life.with_sleep(), golden_images="auto") if auto else life.begin(life.shared)
+        gateway = life.begin(life.with_sleep(), checkpoints="auto") if auto else life.begin(life.shared)
         reply = life.change(gateway, then, **fields)
         assert reply["status"] == status, reply
         return gateway
@@ -147,9 +147,9 @@ def kill(isolation: str) -> Event:
     return happens
 
 
-def stop(isolation: str) -> Event:
+def stop(isolation: str, *, keep: bool) -> Event:
     def happens(life: Life) -> Gateway:
-        gateway = life.begin(life.own(isolation, keep_sessions="true"))
+        gateway = life.begin(life.own(isolation, keep_sessions=str(keep)))
         life.change(gateway)
         gateway.process.send_signal(signal.SIGTERM)
         assert gateway.process.wait(60) == 0

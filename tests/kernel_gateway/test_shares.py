@@ -137,6 +137,7 @@ SHARING = {
     "kernel_gateway.wire.open_sockets": "max_sockets",
     "sessions.backends.docker.engine.engine": "turns, and half of the threads: a call has a deadline",
     "sessions.kernels.start_queue": "turns, and all but one: a start has a deadline",
+    "sessions.ports.ports": "connections to servers, of which one tenant has a quarter",
     "sessions.proving.probes": "requests of the operator's own command",
     "sessions.tenants.admission": "max_concurrent",
     "sessions.tenants.audit_disk": "what is left of the audit's disk",

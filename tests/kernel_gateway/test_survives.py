@@ -31,14 +31,14 @@ VARIABLES = {
     "as at that moment, reported": ("1", "rolled_back"),
     "start afresh, reported": ("None", "restarted"),
     "lost, reported": ("None", "lost"),
-    "lost, reported to who returns": ("None", "lost"),
+    "lost, reported to a client that returns": ("None", "lost"),
 }
 FILES = {"stay": "2", "as before the cell": "1", "as at that moment": "1", "deleted": "False"}
 #: whether the notebook has the cells from before
 #: status and error of a retry, and whether it gets the first run's result
 RETRY = {
     "gets the result": (200, None, True),
-    "runs anew": (200, None, False),
+    "runs again": (200, None, False),
     "`SB030`: not run again": (409, "SB030", None),
 }
 TRANSCRIPT = {"stays": True, "deleted": False, "starts empty": False, "starts empty, reported": False}
@@ -64,15 +64,24 @@ EVENTS: dict[str, dict[str, Event]] = {
     "a rollback to a checkpoint": {"rollback": survival.rollback},
     "a restart that a client asked for": {"restart": survival.restart},
     "the session falls asleep (`on_idle`: `sleep`) and wakes": {"sleep": survival.fall_asleep},
-    "the session is culled or ended": {"cull": survival.cull, "end": survival.end},
+    "the session is culled or ended; or the gateway is stopped without `keep_sessions`, "
+    "whether the session sleeps or not": {
+        "cull": survival.cull,
+        "end": survival.end,
+        "stop": survival.stop("docker", keep=False),
+    },
     "the gateway is killed and started again; or stopped with `keep_sessions`": {
         "kill": survival.kill("docker"),
-        "stop": survival.stop("docker"),
+        "stop": survival.stop("docker", keep=True),
     },
-    "the same with isolation `process`": {"kill": survival.kill("process"), "stop": survival.stop("process")},
+    "the same with isolation `process`": {
+        "kill": survival.kill("process"),
+        "stop": survival.stop("process", keep=True),
+    },
     "the Docker engine is restarted (without its `live-restore`)": {"engine": survival.restart_engine},
     "the machine is restarted": {"machine": survival.restart_machine},
-    "the same, or the gateway is started again, while the session sleeps": {
+    "while the session sleeps: the machine is restarted; or the gateway is killed, or stopped with `keep_sessions`, "
+    "and started again": {
         "machine": survival.asleep_meanwhile(machine=True),
         "gateway": survival.asleep_meanwhile(machine=False),
     },

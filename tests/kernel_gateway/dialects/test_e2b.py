@@ -742,7 +742,8 @@ def test_the_connections_of_a_sandbox_that_ends_are_cut(gateway: Gateway, box: B
 def test_a_run_that_waits_for_its_turn_ends_with_its_sandbox(gateway: Gateway, box: Box) -> None:
     code = "print('begun', flush=True)\nimport time; time.sleep(300)"
     with box.call("POST", "/execute", json={"code": code}, stream=True) as first:
-        next(line for line in first.iter_lines() if b"stdout" in line)
+        lines = first.iter_lines()  # its end would close the connection, and interrupt the run
+        next(line for line in lines if b"stdout" in line)
         with box.call("POST", "/execute", json={"code": "1"}, stream=True) as second:  # its headers are there at once
             control(gateway, "DELETE", f"/sandboxes/{box.id}")
             with pytest.raises(requests.exceptions.ChunkedEncodingError):

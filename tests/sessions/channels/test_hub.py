@@ -261,6 +261,8 @@ async def test_a_cell_that_waited_when_memory_ran_out_did_not_run_and_is_told_so
 ) -> None:
     async def runs_out_of_memory(cell: Cell) -> None:
         cell.says(busy(), started(cell.code, 1))
+        while not exported(session.transcript)["cells"]:  # noqa: ASYNC110 - it has arrived when the kernel ends
+            await asyncio.sleep(0.01)
         cell.kernel.dies(137, ExitReason.OOM)
         await cell.is_interrupted()
 

@@ -299,6 +299,7 @@ class FakeKernel:
         self._codec = Codec(key=info.key, username="kernel", signature_scheme=info.signature)
         self._loop = asyncio.get_running_loop()
         self._exit: asyncio.Future[KernelExit] = self._loop.create_future()
+        #: set while somebody reads iopub
         self.subscribed = asyncio.Event()
         self._at_work = False
         #: messages on control that it has not read yet
@@ -344,8 +345,8 @@ class FakeKernel:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return
-            if channel == "iopub":  # a subscription
-                self.subscribed.set()
+            if channel == "iopub":  # a subscription, or the end of the last one
+                (self.subscribed.set if frames[0].startswith(b"\x01") else self.subscribed.clear)()
             elif channel == "control" and self._at_work and not self.behaviour.reads_control_while_busy:
                 self.unread.append(frames)
             else:

@@ -537,7 +537,7 @@ def test_failures_of_file_calls_have_the_sdks_own_types(sandbox: Sandbox) -> Non
         with pytest.raises(InvalidArgumentException):
             sandbox.files.write(path, "x")
     with pytest.raises(InvalidArgumentException, match="only 'user'"):
-        sandbox.files.read("x", user="root")
+        sandbox.files.read("x", user="nobody")
     with pytest.raises(FileNotFoundException):
         sandbox.files.watch_dir("absent")
     sandbox.files.write("file", "x")

@@ -288,9 +288,11 @@ async def test_a_cell_of_a_gateway_that_is_replaced_runs_on_and_its_client_is_to
     assert (first.open, first.observed) == ({}, [])
     assert session.in_use  # it must not be culled meanwhile
     session.leave()
+    await until(lambda: not first.backend.kernel.subscribed.is_set())
     async with successor(first, tmp_path, interrupted={KEY}) as second:
         session = second.registry.get(KEY)
         next_cell = spawn(run(session, "print(2)"), "next cell")
+        await second.backend.kernel.subscribed.wait()  # what the kernel says before that is lost
         go_on.set()
         result = await next_cell
         assert (result.state, result.state_reason) == (StateChange.PRESERVED, NOTE_CUT)

@@ -423,6 +423,8 @@ class KernelSlot:
         kernel = self.kernel
         if kernel is None or self.state is not State.IDLE or self.identity.spec.throwaway:
             return "it has no idle kernel"
+        if self._replacing.locked():  # else the session is `asleep` with a kernel that runs
+            return "its kernel is being replaced"
         try:
             image = await self._sleeper.take(kernel)
         except SleepFailed as error:

@@ -29,7 +29,7 @@ from sessions.model.values import CUT, Limits, Network, SandboxSpec, SessionKey,
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.upkeep.culler import Culler
-from tests.fakes import MEMORY, Cell, FakeBackend, World, exported, run, until, world_over
+from tests.fakes import MEMORY, Cell, FakeBackend, World, background, exported, run, until, world_over
 from tests.sessions.channels.test_hub import content, heard, send, text
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
@@ -747,3 +747,13 @@ async def test_a_session_that_ends_during_a_return_leaves_nothing(world: World, 
     await ending
     with pytest.raises(SessionError):
         await returning
+
+
+async def test_a_session_does_not_fall_asleep_during_a_return(world: World, session: Session) -> None:
+    world.backend.gate.clear()
+    returning = spawn(session.checkpoints.roll_back("one"), "rollback")
+    await until(lambda: background(f"start {KEY}"))
+    refusal = await session.fall_asleep()
+    world.backend.gate.set()
+    await returning
+    assert (refusal, session.state, await shown(session)) == ("its kernel is being replaced", State.IDLE, "1")

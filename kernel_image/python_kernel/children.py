@@ -25,6 +25,8 @@ class Children:
         """Start without child processes."""
         #: command lines of children that still run after the end of their cell, by process id
         self.left: dict[int, str] = {}
+        #: number of interrupts that were sent. The system makes one signal of two that come at the same time.
+        self.interrupts = 0
 
     def leave(self) -> list[str]:
         """Record the current children at the end of a cell: from now on they are children of an earlier cell.
@@ -57,6 +59,7 @@ class Children:
             }
             # Parents get the signal first: a shell whose command has ended would start its next command.
             of_cell = sorted((pid for pid, depth in depths.items() if depth), key=depths.__getitem__)
+        self.interrupts += 1
         # The cell's code gets the signal before its processes: if the process of a `Popen.wait` had ended before the
         # interrupt, `wait` would lose the exit code and report 0.
         os.kill(own, signal.SIGINT)

@@ -207,7 +207,7 @@ class PythonKernel(IPythonKernel):
         the loop.
         """
         loop = asyncio.get_running_loop()
-        asked = False
+        asked, seen = False, self._children.interrupts
 
         def cancel() -> None:
             nonlocal asked
@@ -216,13 +216,14 @@ class PythonKernel(IPythonKernel):
                 cell.cancel()
 
         def interrupt(_number: int, _frame: FrameType | None) -> None:
-            nonlocal asked
+            nonlocal asked, seen
+            again, seen = asked or self._children.interrupts > seen + 1, self._children.interrupts
             # The error may be raised only in the code of a coroutine: in the event loop's code it would end the loop.
             task = asyncio.current_task(loop)
-            if (task is cell or asked) and getattr(task and task.get_coro(), "cr_running", False):
+            if (task is cell or again) and getattr(task and task.get_coro(), "cr_running", False):
                 asked = False
                 raise asyncio.CancelledError
-            asked = True  # if this is still set at a second interrupt, a task blocks the loop, and gets the error
+            asked = True  # if this is still set at another interrupt, a task blocks the loop, and gets the error
 
         before = signal.getsignal(signal.SIGINT)
         # The loop calls `cancel` after `interrupt`, because the signal also writes to a descriptor that wakes the loop.

@@ -10,18 +10,16 @@ from pathlib import Path
 import pytest
 
 from sessions.backends.base import Launch
-from sessions.guest.reading import read_file
-from sessions.guest.workspace import write_file
 from sessions.kernels import kernel as kernels
 from sessions.kernels.warm import QUIET
 from sessions.model.errors import LedgerUnavailable, QuotaExceeded, SessionClosed, SessionError, StartFailed
 from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import spawn
 from sessions.model.values import Limits, SandboxSpec, SessionKey, StateChange
-from sessions.sandbox.sandbox import Sandbox
 from sessions.tenants.shares import NOBODY
 from sessions.upkeep.strays import OWNERLESS_MAX
 from tests.fakes import PYTHON, FakeBackend, FakeKernel, World, run, until, world_over
+from tests.sessions.sandbox.test_sandboxes import read, write
 
 KEY = SessionKey("acme", "s1")
 SPEC = SandboxSpec("template")
@@ -60,18 +58,6 @@ def pair(world: World) -> tuple[FakeKernel, FakeKernel]:
 async def only_one_stays_warm(world: World) -> None:
     """Wait until the pool has replaced what was taken."""
     await until(lambda: world.pool.depth() == 1)
-
-
-async def write(sandbox: Sandbox, path: str, content: bytes) -> None:
-    async def pieces() -> AsyncIterator[bytes]:
-        yield content
-
-    await write_file(sandbox, path, len(content), pieces())
-
-
-async def read(sandbox: Sandbox, path: str) -> bytes:
-    async with read_file(sandbox, path) as file:
-        return b"".join([piece async for piece in file.content])
 
 
 # -- taking one ------------------------------------------------------------------------------------------------

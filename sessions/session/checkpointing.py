@@ -44,6 +44,7 @@ class Checkpointing:
         activity: Activity,
         channels: ChannelHub,
         services: SessionServices,
+        *,
         timeline: Timeline,
     ) -> None:
         """Take no checkpoint yet.

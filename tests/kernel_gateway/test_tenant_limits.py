@@ -55,6 +55,19 @@ def _clean(run: Gateway) -> Iterator[None]:
             run.call("DELETE", f"/v1/sessions/{session['name']}", tenant=tenant)
 
 
+# -- what a tenant sees -----------------------------------------------------------------------------------------
+
+
+def test_a_tenant_sees_its_own_limits_and_no_others(run: Gateway) -> None:
+    limits(run, sessions=5).raise_for_status()
+    alice, bob = (run.call("GET", "/v1/limits", tenant=tenant) for tenant in ("alice", "bob"))
+    assert alice.json() == limits(run).json()
+    assert bob.json() == limits(run, "bob").json()
+    assert (alice.json()["sessions"]["value"], bob.json()["sessions"]["value"]) == (5, 40)
+    assert failure(run.call("PATCH", "/v1/limits", json={"sessions": 6})) == (405, "SB023")
+    assert failure(run.call("GET", "/v1/limits", tenant=None)) == (401, "SB020")
+
+
 # -- the admin API ---------------------------------------------------------------------------------------------
 
 

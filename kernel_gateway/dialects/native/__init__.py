@@ -92,6 +92,9 @@ API: dict[type[BaseHandler], list[Operation]] = {
             "GET", "/v1/languages", "List the languages, each with its version and packages", languages.LanguageList
         )
     ],
+    tenant_limits.LimitsHandler: [
+        Operation("GET", "/v1/limits", "List the limits of the tenant", tenant_limits.TenantLimits)
+    ],
     sessions.SessionsHandler: [
         Operation("GET", "/v1/sessions", "List the tenant's sessions", SessionList),
         Operation("POST", "/v1/sessions", "Make a session", SessionInfo, CreateSession, HTTPStatus.CREATED),

@@ -1,4 +1,7 @@
-"""The admin API's limits of single tenants. Without a limit of its own, a tenant has the gateway's limit."""
+"""Limits of single tenants: a tenant sees its own, and an admin changes those of all.
+
+Without a limit of its own, a tenant has the gateway's limit.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import structlog
 from pydantic import BaseModel, Field
 
 from kernel_gateway.http.admin_handler import AdminHandler
+from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.setting_types import TenantForm
 from sessions.model.tenant_limits import SETTINGS, as_json
 from sessions.model.values import valid_name
@@ -59,6 +63,14 @@ class TenantLimits(BaseModel):
                 for name in SETTINGS
             }
         )
+
+
+class LimitsHandler(JsonHandler):
+    """`/v1/limits`."""
+
+    def get(self) -> None:
+        """List the limits of the tenant whose key the request has."""
+        self.finish_json(TenantLimits.of(self.gateway.tenant_limits, self.tenant).model_dump(mode="json"))
 
 
 class TenantLimitsHandler(AdminHandler):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kernel_gateway.dialects.native.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, PlainText
+from kernel_gateway.http.html_text import READ_MAX
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.calls import process_only, streamed
 
@@ -34,7 +35,7 @@ def test_text_stays_in_place_of_markup_and_images_stay() -> None:
     assert shown == {"text/plain": "3", "image/png": "aGk="}
     assert PlainText().output(display(text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
     assert PlainText().output(display(text_html="<b>"))["data"] == {"text/plain": "<text/html>"}
-    nameless = "<IPython.core.display.Markdown object>", "<a.Thing object at 0x7f00>"
+    nameless = "<IPython.core.display.Markdown object>", "<a.Thing object at 0x7f00>", "<pandas.io.Styler at 0x7f00>"
     for name in nameless:
         assert PlainText().output(display(text_plain=name, text_markdown="*3*"))["data"] == {"text/plain": "*3*"}
         assert PlainText().output(display(text_plain=name, text_html="<b>"))["data"] == {"text/plain": name}
@@ -42,6 +43,16 @@ def test_text_stays_in_place_of_markup_and_images_stay() -> None:
     assert shown == {"text/plain": '{"a":[1]}'}
     event = {"type": "update_display_data", "display_id": "d", "data": {"text/plain": "\x1b[1m4", "text/html": "4"}}
     assert PlainText().event(event)["data"] == {"text/plain": "4"}
+
+
+def test_a_display_that_is_only_html_becomes_its_text() -> None:
+    html = """<style>td { color: red }</style><!-- <p>no</p> --><h1>Two &lt; three</h1><table>
+      <tr><th>name</th><th>age</th></tr> <tr><td>Ann  Lee</td><td><b>3</b>1</table><script>f("<p>")</script>"""
+    text = "Two < three\nname\tage\nAnn Lee\t31"
+    for data in display(text_html=html), display(text_html=html, text_plain="<IPython.core.display.HTML object>"):
+        assert PlainText().output(data)["data"] == {"text/plain": text}
+    long = PlainText().output(display(text_html="<p>a</p>" * READ_MAX))
+    assert long["data"]["text/plain"].endswith("a\na…")
 
 
 OWN = "Cell In[1], line 1\n----> 1 f()"

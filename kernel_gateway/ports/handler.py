@@ -22,6 +22,7 @@ from tornado.iostream import IOStream, StreamClosedError
 from kernel_gateway.errors import ServerFailed
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.sockets import KEY_CHECK_INTERVAL
+from kernel_gateway.ports.failure_page import HEADERS, failure_page, wants_page
 from kernel_gateway.ports.headers import Place, to_client, to_server, wants_websocket
 from kernel_gateway.ports.upstream import IDLE, Head, Upstream
 from kernel_gateway.wire.connections import connection_of
@@ -136,6 +137,15 @@ class PortHandler(BaseHandler):
         super().on_connection_close()
         if self._exchange is not None:
             self._exchange.cancel()
+
+    def finish_failure(self, failure: SessionError) -> None:
+        """Send a failure as a page to a browser that shows it, and in the dialect's format to all others."""
+        if not wants_page(self.request.method, self.request.headers):
+            super().finish_failure(failure)
+            return
+        for name, value in HEADERS.items():
+            self.set_header(name, value)
+        self.finish(failure_page(failure, HTTPStatus(self.get_status()), self.request_id))
 
     # -- the exchange ---------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from kernel_gateway.dialects.e2b.targets import ENVD, INTERPRETER, named_by_host
 from kernel_gateway.dialects.e2b.tokens import is_token, traffic_token
 from kernel_gateway.errors import Forbidden, Unauthorized
 from kernel_gateway.identity.auth import Caller
+from kernel_gateway.ports.failure_page import wants_page
 from kernel_gateway.ports.handler import PortHandler
 from kernel_gateway.ports.headers import Place
 from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, SandboxNotFound, SessionError
@@ -121,8 +122,8 @@ class SandboxPortHandler(PortHandler, SandboxHandler):
         return super().render_failure(failure)
 
     def finish_failure(self, failure: SessionError) -> None:
-        """Send what is wrong with the port as plain text, all else as JSON."""
-        if isinstance(failure, InvalidRequest):
+        """Send what is wrong with the port as plain text, all else as JSON; a browser gets a page."""
+        if isinstance(failure, InvalidRequest) and not wants_page(self.request.method, self.request.headers):
             self.set_status(HTTPStatus.BAD_REQUEST)
             self.set_header("Content-Type", "text/plain; charset=UTF-8")
             self.finish(failure.message)

@@ -66,12 +66,41 @@ def seen(gateway: Gateway, method: str = "GET", rest: str = "seen", **options: A
     return told
 
 
-def test_without_a_sandbox_no_server_is_reached(started: Any) -> None:
-    gateway: Gateway = started("process")
-    gateway.execute("demo", "1")
-    refused = gateway.call("GET", f"{DEMO}/8000/")
+@pytest.fixture(scope="module")
+def unreached() -> Iterator[Gateway]:
+    """A gateway that reaches no servers, because its kernels have no sandbox."""
+    with gateways.gateway("process", allowed_hosts=f"*.{DOMAIN}") as serving:
+        yield serving
+
+
+def test_without_a_sandbox_no_server_is_reached(unreached: Gateway) -> None:
+    unreached.execute("demo", "1")
+    refused = unreached.call("GET", f"{DEMO}/8000/")
     assert failure(refused) == (501, "SB061")
     assert "this machine's" in refused.text
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+
+
+def test_a_browser_gets_a_page_that_tells_of_a_failure(unreached: Gateway) -> None:
+    unreached.execute("demo", "1")
+    page = unreached.call("GET", f"{DEMO}/8000/", headers=BROWSER)
+    assert (page.status_code, page.headers["Content-Type"]) == (501, "text/html; charset=utf-8")
+    assert "<h1>501 Not Implemented</h1>" in page.text
+    assert all(text in page.text for text in ("this machine&#x27;s", "SB061", page.headers["X-Request-Id"]))
+    assert "default-src &#x27;none&#x27;" not in page.text
+    assert page.headers["Content-Security-Policy"].startswith("default-src 'none'")
+    link = unreached.call("GET", "/v1/ports/alice/demo/8000/%3Cb%3E/", tenant=None, headers=BROWSER)
+    assert (link.status_code, "<b>" in link.text, "the link is not valid" in link.text) == (401, False, True)
+    for host, status, text in (
+        (f"8000-{NOWHERE}", 502, "The sandbox was not found"),
+        (f"99999-{NOWHERE}", 400, "Invalid sandbox port"),
+    ):
+        named = unreached.call("GET", "/", tenant=None, headers={"Host": f"{host}.{DOMAIN}"} | BROWSER)
+        assert (named.status_code, text in named.text, "<h1>" in named.text) == (status, True, True)
+    program = unreached.call("GET", f"{DEMO}/8000/", headers={"Accept": "text/html, application/json"})
+    assert failure(program) == (501, "SB061")
 
 
 # -- by path ---------------------------------------------------------------------------------------------------

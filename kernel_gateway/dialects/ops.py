@@ -50,6 +50,7 @@ class MetricsHandler(BaseHandler):
         metrics.tasks.set(len(asyncio.all_tasks()))
         metrics.sandboxes.set(len(gateway.sandboxes.all()))
         metrics.warm.set(gateway.warm_kernels())
+        metrics.ports.set(gateway.ports.used)
         metrics.set_trouble(gateway.trouble())
         self.set_header("Content-Type", CONTENT_TYPE_LATEST)
         self.finish(generate_latest(metrics.registry))

@@ -73,6 +73,9 @@ class Metrics:
         self.tasks = Gauge("kernel_gateway_tasks", "Tasks of the event loop", registry=registry)
         self.sandboxes = Gauge("kernel_gateway_sandboxes", "Sandboxes of several sessions", registry=registry)
         self.warm = Gauge("kernel_gateway_warm_kernels", "Kernels that wait in the pool", registry=registry)
+        self.ports = Gauge(
+            "kernel_gateway_port_connections", "Open connections to servers that code has started", registry=registry
+        )
         self._running = Gauge("kernel_gateway_executions_running", "Sessions in which a cell runs", registry=registry)
         self._waiting = Gauge("kernel_gateway_executions_waiting", "Cells that wait for their turn", registry=registry)
         self._ready = Gauge("kernel_gateway_ready", "1 when kernels can be started", registry=registry)

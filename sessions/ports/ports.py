@@ -44,6 +44,11 @@ class Ports:
         #: the container that has last answered on a port of a sandbox; the oldest are forgotten
         self._answered: dict[tuple[str, int], str] = {}
 
+    @property
+    def used(self) -> int:
+        """Number of open connections."""
+        return int(self._tenants.used)
+
     @asynccontextmanager
     async def open(self, owner: Session | Sandbox, port: int) -> AsyncIterator[PortConnection]:
         """Connect to a port of a session or sandbox inside the `with` block. A sleeping session wakes.

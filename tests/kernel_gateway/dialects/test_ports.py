@@ -29,7 +29,7 @@ from sessions.ports.relay import LINGER
 from tests import gateways
 from tests.figures import hold
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.calls import failure, until
+from tests.kernel_gateway.calls import failure, metric, until
 from tests.kernel_gateway.e2b import NOWHERE, Box, boxed, control
 from tests.kernel_gateway.servers import START
 
@@ -283,6 +283,7 @@ async def echoed(socket: WebSocketClientConnection) -> None:
 async def test_websockets_pass_with_a_key_and_with_a_link(serving: Gateway) -> None:
     socket = await connect(f"{serving.url}{DEMO}/8001/ws", Authorization=f"Bearer {KEYS['alice']}")
     await echoed(socket)
+    assert metric(serving, "kernel_gateway_port_connections") >= 1
     socket.close()
     assert await socket.read_message() is None
     socket = await connect(f"{link(serving, 8001)}ws")

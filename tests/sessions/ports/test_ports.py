@@ -33,12 +33,14 @@ async def test_a_connection_counts_as_use_and_is_closed_with_its_context(world: 
         server.setblocking(False)  # noqa: FBT003 - its own signature
         async with ports.open(session, server.getsockname()[1]) as connection:
             assert session.in_use
+            assert ports.used == 1
             await connection.write(b"x")
             accepted, _ = await loop.sock_accept(server)
         with accepted:
             assert await loop.sock_recv(accepted, 10) == b"x"
             assert await loop.sock_recv(accepted, 10) == b""
     assert not session.in_use
+    assert ports.used == 0
     ports.close()
 
 

@@ -142,9 +142,7 @@ class NewSandbox(Body):
             lifetime=max(1.0, lifetime(self.timeout, settings)),  # 0 would mean no limit
             auto_pause=bool(self.autoPause),
             wake_lifetime=self._wake_lifetime(settings),
-            image=settings.valid_image(snapshot.spec.image)
-            if snapshot
-            else find_template(self.templateID, settings).image,
+            image=self._image(settings, snapshot),
             asked=asked_of(self.network, self.allow_internet_access),
             public_ports=self.network is None or self.network.allowPublicTraffic is not False,
             request_host=self._request_host(),
@@ -153,6 +151,11 @@ class NewSandbox(Body):
             secret=new_secret(),
             key_id=key_id,
         )
+
+    def _image(self, settings: Settings, snapshot: SnapshotRecord | None) -> str:
+        if snapshot is None:
+            return find_template(self.templateID, settings).image
+        return settings.valid_image(snapshot.spec.image or None)
 
     def _request_host(self) -> str:
         host = (self.network and self.network.maskRequestHost) or ""

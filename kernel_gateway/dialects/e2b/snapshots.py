@@ -26,6 +26,8 @@ from sessions.store.session_records import SnapshotRecord
 
 #: seconds that a fork lives if its client does not say. Source: the specification
 FORK_LIFETIME = 15
+#: additional seconds that forks may take until all are made; afterwards, each lives as long as its client asks
+MAKING = 600.0
 FORKS_MAX = 100
 PAGE_MAX = 100
 DEFAULT = "default"
@@ -116,7 +118,7 @@ class ForkHandler(ControlHandler):
         wanted = [
             (
                 SessionKey(self.tenant, new_id()),
-                replace(sandbox.spec, secret=new_secret(), key_id=self.caller.key_id, lifetime=0.0),
+                replace(sandbox.spec, secret=new_secret(), key_id=self.caller.key_id, lifetime=lives + MAKING),
             )
             for _ in range(body.count)
         ]

@@ -33,7 +33,7 @@ from jupyter_client.session import Session as Codec
 
 from kernel_image.protocol import LEASE_REQUEST, PRELOAD_REQUEST
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch
+from sessions.backends.base import KERNEL_IMAGE, HandleListener, KernelHandle, Launch, Sharing
 from sessions.backends.handshake import kernel_env, new_connection_info
 from sessions.cells.notebook import notebook
 from sessions.cells.transcript import Transcript
@@ -608,6 +608,8 @@ class FakeSleep:
         self.kept: dict[str, FakeKernel] = {}
         #: copies of kernels, by the id of their image: namespace, number of cells, and directory of the files
         self.copies: dict[str, tuple[Json, int, Path]] = {}
+        #: kernels that were copied together, by the id of their image: namespace, and number of cells
+        self.moments: dict[str, tuple[Json, int]] = {}
         #: bytes that the image of each kernel has
         self.size = 1000
         #: why no image can be used; empty: each can
@@ -664,7 +666,12 @@ class FakeSleep:
             await kernel.kill()
 
     async def wake(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> FakeKernel:
-        await self._begins("wake", image, self.kept)
+        await self._begins("wake", image, {*self.kept, *self.moments})
+        if image.id in self.moments:
+            kernel = await self._backend.start(launch)
+            namespace, kernel.count = self.moments[image.id]
+            kernel.namespace = dict(namespace)
+            return kernel
         return await self._continued(image, launch, info)
 
     async def _begins(self, method: str, image: SleepImage, images: Collection[str]) -> None:
@@ -702,9 +709,28 @@ class FakeSleep:
         shutil.copytree(files, kernel.workspace, dirs_exist_ok=True)
         return kernel
 
+    async def copy_together(self, shared: Sharing, on_resumed: Callable[[], None]) -> list[SleepImage]:
+        written = [await self._written("copy_together", handle) for handle, _ in shared.kernels]
+        if len(self.copies) >= self.room:
+            raise NoRoom("the disk is full")
+        images = []
+        for kernel in written:
+            images.append(SleepImage(uuid.uuid4().hex, self.size, time.time(), "written down"))
+            self.moments[images[-1].id] = dict(kernel.namespace), kernel.count
+        place = self._backend.root / "workspaces" / str(shared.launch.workspace)
+        files = SleepImage(uuid.uuid4().hex, self.size, time.time(), "")
+        self.copies[files.id] = {}, 0, Path(shutil.copytree(place, self._backend.copies / files.id))
+        on_resumed()
+        return [*images, files]
+
+    async def unpack(self, files: SleepImage, launch: Launch) -> None:
+        await self._begins("unpack", files, self.copies)
+        shutil.copytree(self.copies[files.id][2], self._backend.root / "workspaces" / str(launch.workspace))
+
     async def discard(self, image: SleepImage) -> None:
         self._backend.failures.strike("discard")
         self.kept.pop(image.id, None)
+        self.moments.pop(image.id, None)
         if image.id in self.copies:
             shutil.rmtree(self.copies.pop(image.id)[2])
 
@@ -818,6 +844,7 @@ class FakeBackend:
         known = {image.id for image in asleep}
         self.sleep.kept = {image: kernel for image, kernel in self.sleep.kept.items() if image in known}
         self.sleep.copies = {image: copy for image, copy in self.sleep.copies.items() if image in known}
+        self.sleep.moments = {image: moment for image, moment in self.sleep.moments.items() if image in known}
         for workspace in set(self.workspaces) - set(workspaces):
             await self.delete_workspace(workspace)
         return {kernel.id: kernel for kernel in self.started if kernel.id in kernels}

@@ -6,7 +6,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager as AsyncContext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,6 +147,18 @@ class KernelHandle(Protocol):
         """
 
 
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The containers that share one workspace."""
+
+    #: order to start one of them, which names the workspace
+    launch: Launch
+    #: kernels whose memory is written, each with the order that it was started with
+    kernels: Sequence[tuple[KernelHandle, Launch]]
+    #: all other containers
+    others: Sequence[KernelHandle]
+
+
 class KernelSleep(Protocol):
     """Writes kernels to disk and continues them later. Not every backend has this ability."""
 
@@ -194,6 +206,30 @@ class KernelSleep(Protocol):
         """Start a kernel from an image of `copy`, as `wake` does, in the launch's workspace, which must be new.
 
         After an error, the caller deletes the workspace.
+        """
+
+    async def copy_together(self, shared: Sharing, on_resumed: Callable[[], None]) -> list[SleepImage]:
+        """Write the memory of kernels that share a workspace, and the workspace's files, at one moment.
+
+        Args:
+            shared: the containers. All are held only while memory and files are written.
+            on_resumed: called when all containers run again. After an error, they run even if this was not called.
+
+        Returns:
+            an image of each kernel, for `wake`, in the same order, and then the image of the files, for `unpack`.
+
+        Raises:
+            SleepFailed: when that is not possible. Then nothing was written.
+        """
+
+    async def unpack(self, files: SleepImage, launch: Launch) -> None:
+        """Make the launch's workspace, which must be new, from the files in an image of `copy_together`.
+
+        After an error, the caller deletes the workspace.
+
+        Raises:
+            CannotWake: when the image can never be used again.
+            SessionError: as in `Backend.start`.
         """
 
     async def discard(self, image: SleepImage) -> None:

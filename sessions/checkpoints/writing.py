@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import structlog
 
 from sessions.backends.abilities import Ability
-from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch
+from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch, Sharing
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.start_queue import StartQueue
-from sessions.model.checkpoint import CannotWake, SleepImage, Unable, Unanswered, Unproven
+from sessions.model.checkpoint import CannotWake, NoRoom, SleepImage, Unable, Unanswered, Unproven
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import shielded, spawn
@@ -153,13 +153,14 @@ class KernelMemory:
             QuotaExceeded: when the limits of all kernels together would exceed the memory for kernels.
             BackendUnavailable: when the engine does not answer.
         """
-        wake = partial(self._wake, image, info)
+        wake = partial(self._wake, image, info, "the session sleeps, and its kernel")
         return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
 
-    async def _wake(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
-        what = "the session sleeps, and its kernel"
+    async def _wake(
+        self, image: SleepImage, info: ConnectionInfo, what: str, launch: Launch, *, rename: bool = False
+    ) -> Kernel:
         return await self._in_attempts(
-            what, lambda: self._continued(image, launch, self._sleep.wake(image, launch, info))
+            what, lambda: self._continued(image, launch, self._sleep.wake(image, launch, info), rename=rename)
         )
 
     async def _in_attempts(self, what: str, attempt: Callable[[], Awaitable[Kernel]]) -> Kernel:
@@ -238,6 +239,72 @@ class KernelMemory:
         except BaseException:
             await shielded(spawn(self._pool.delete_workspace(workspace), "delete workspace"))
             raise
+
+    # -- copies of kernels that share their files -----------------------------------------------------------
+
+    async def copy_together(
+        self, launch: Launch, kernels: Sequence[Kernel], others: Sequence[KernelHandle]
+    ) -> list[SleepImage]:
+        """Write the memory of idle kernels that share a workspace, and its files, at one moment; all then continue.
+
+        Nothing may use the workspace meanwhile. The call must not be cancelled.
+
+        Args:
+            launch: order to start one of the workspace's containers.
+            kernels: kernels whose memory is written.
+            others: all other containers on the workspace.
+
+        Returns:
+            an image of each kernel, and then the image of the files.
+
+        Raises:
+            SleepFailed: when something could not be written; nothing was written then.
+        """
+        self._require_ability()
+        with self.disk.room(launch.tenant, sum(expected_size(kernel) for kernel in kernels)):
+            continued = asyncio.Event()
+            for kernel in kernels:
+                async with kernel.preloading.paused():
+                    pass  # an import ahead of need would count as a use
+                kernel.connection.suspend()
+            reopening = [spawn(self._reopen_after(continued, kernel), "reopen a copied kernel") for kernel in kernels]
+            try:
+                shared = Sharing(launch, [(kernel.handle, kernel.launch) for kernel in kernels], others)
+                images = await self._sleep.copy_together(shared, continued.set)
+                for image in images:
+                    self.disk.keep(image, launch.tenant)
+            finally:
+                continued.set()
+                await asyncio.gather(*reopening)
+        if not self.disk.has_room(launch.tenant, 0):  # the size of the files was not known before
+            for image in images:
+                await self.discard(image)
+            raise NoRoom("the files take more than there is room for")
+        return images
+
+    async def unpack(self, files: SleepImage, launch: Launch) -> None:
+        """Make the workspace of a launch, which must be new, from the files of `copy_together`.
+
+        Raises:
+            CannotWake: when no later attempt would succeed, either.
+            SessionError: when the files could not be written; the caller deletes the workspace.
+        """
+        await self._sleep.unpack(files, launch)
+
+    async def continue_as(self, image: SleepImage, info: ConnectionInfo, launch: Launch) -> Kernel:
+        """Start a kernel of another session, which continues from an image of `copy_together`. The image stays.
+
+        Args:
+            image: the image.
+            info: connection info of the kernel that was written.
+            launch: order to start the new kernel, on a workspace of `unpack`.
+
+        Raises:
+            CannotWake: when no later attempt would succeed, either.
+            SessionError: as in `wake`.
+        """
+        wake = partial(self._wake, image, info, "the copied kernel", rename=True)
+        return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
 
     async def discard(self, image: SleepImage) -> None:
         """Delete an image from disk."""

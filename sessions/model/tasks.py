@@ -7,8 +7,8 @@ reported late or never, so it is logged here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Generic, NoReturn, TypeVar
 
 import structlog
@@ -136,6 +136,19 @@ class ExclusiveWork(_Work):
         while self.task is not None:
             await self.wait()
         return await asyncio.shield(self._begin(work))
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """Wait until no other work runs, and let other work wait until the end of the `with` block."""
+        while self.task is not None:
+            await self.wait()
+        ended = asyncio.Event()
+        block = self._begin(ended.wait)
+        try:
+            yield
+        finally:
+            ended.set()
+            await asyncio.wait({block})
 
 
 def _finished(task: asyncio.Task[Any]) -> None:

@@ -225,6 +225,8 @@ class SessionSpec:
     place: str = ""
     on_idle: OnIdle = OnIdle.END
     checkpoints: CheckpointMode = CheckpointMode.MANUAL
+    #: whether its `/tmp` is on a disk beside its workspace, because it began as a branch of a sandbox's session
+    temporary_on_disk: bool = False
 
     @property
     def in_sandbox(self) -> bool:

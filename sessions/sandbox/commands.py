@@ -226,6 +226,8 @@ class Commands:
         self._host = host
         self._services = services
         self._activity = activity
+        #: what each command runs that has begun and not ended, attached or not
+        self.under_way: list[ExecuteRequest] = []
         #: attached commands that have not ended, oldest first, and the tasks that run them
         self._attached: dict[AttachedCommand, asyncio.Task[None]] = {}
 
@@ -314,7 +316,11 @@ class Commands:
             SessionError: as in `accounted` and `run_process`.
         """
         async with accounted(self._services, self._host.key, SHELL, request, *NOT_BEGUN) as account:
-            ended = await run()
+            self.under_way.append(request)
+            try:
+                ended = await run()
+            finally:
+                self.under_way.remove(request)
             status, failure = Status.ERROR if ended.exit_code else Status.OK, None
             if ended.timed_out:
                 status, seconds = Status.TIMEOUT, request.timeout

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from sessions.backends.base import KernelHandle
@@ -69,6 +70,17 @@ class Pausing:
         """
         if self.paused:
             raise SandboxNotFound("the sandbox is paused: resume it first", sandbox=self._sandbox.key.name)
+
+    @asynccontextmanager
+    async def excluded(self) -> AsyncIterator[None]:
+        """Let no pause begin to freeze containers until the end of the `with` block.
+
+        Raises:
+            SandboxNotFound: when the sandbox is paused.
+        """
+        async with self._turn:
+            self.check()
+            yield
 
     def begin(self) -> asyncio.Task[None]:
         """Begin the pause. No client can use the sandbox when this method returns.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -29,15 +30,17 @@ from sessions.model.errors import (
 )
 from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import SharedWork, spawn
-from sessions.model.values import SandboxSpec, SessionKey, SessionSpec
+from sessions.model.values import ExecuteRequest, SandboxSpec, SessionKey, SessionSpec, StateChange
+from sessions.sandbox import moments
 from sessions.sandbox.commands import Commands
+from sessions.sandbox.moments import Moments
 from sessions.sandbox.pausing import Pausing
 from sessions.sandbox.watchers import Watchers
 from sessions.session.owner import Owner
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
-from sessions.store.session_records import ContainerRecord, SandboxRecord
+from sessions.store.session_records import ContainerRecord, Moment, MomentSession, SandboxRecord
 
 log = structlog.get_logger()
 #: a container that has ended is replaced at once if it ran for these seconds; otherwise on the next use
@@ -65,6 +68,7 @@ class Sandbox(Owner):
         *,
         record: SandboxRecord | None = None,
         warm: WarmSandbox | None = None,
+        moment: Moment | None = None,
     ) -> None:
         """Make a sandbox that has no container yet.
 
@@ -76,10 +80,12 @@ class Sandbox(Owner):
             record: record of the sandbox that an earlier gateway has left, whose container `take_over` gets. None means
                 a new sandbox.
             warm: workspace and container of a new sandbox. None means that it begins with a new workspace.
+            moment: moment of another sandbox, which a new sandbox continues from. None means that it begins empty.
         """
         super().__init__(key, spec, record.created_at if record else services.ledger.clock(), services)
         self.spec = spec
         self._warm = warm
+        self._moment = moment
         kept = record or warm
         self.workspace = kept.workspace if kept else uuid.uuid4().hex
         #: order to start its own container
@@ -88,6 +94,8 @@ class Sandbox(Owner):
         self.loss: str | None = record.loss if record else None
         #: the container that an earlier gateway has left. None means that there was none, or that it was taken over.
         self.left_container = record.container if record else None
+        #: whether an earlier gateway was killed before all sessions of the moment continued
+        self.unfinished = record.unfinished if record else False
         self._registry = registry
         self._container: KernelHandle | None = None
         self._start: SharedWork[KernelHandle] = SharedWork(f"start sandbox {key}")
@@ -96,6 +104,8 @@ class Sandbox(Owner):
         #: directories that clients watch
         self.watchers = Watchers(self)
         self.pausing = Pausing(self, lambda: self._container)
+        #: copies of the sandbox
+        self.moments = Moments(self, services)
 
     def idle_for(self) -> float:
         """Return the seconds since a client last used the sandbox or one of its sessions. Returns 0 during a use."""
@@ -106,7 +116,31 @@ class Sandbox(Owner):
         """Its own container. None means that it has no container now."""
         return self._container
 
+    @property
+    def running(self) -> list[ExecuteRequest]:
+        """The commands that run in its own container."""
+        return self.commands.under_way
+
     # -- its own container ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Start its own container, and the kernels of the moment that it continues from, if there is one."""
+        await super().start()
+        if (moment := self._moment) is not None:
+            with self._activity.use():
+                for session in moment.sessions:
+                    await self._continue(session)
+                self._moment = None
+                self._record(self._container)
+
+    async def _continue(self, session: MomentSession) -> None:
+        name = self.default_name(session.language) if session.default else str(uuid.uuid4())
+        notice = replace(session.notice, incarnation=0)
+        if notice.change is StateChange.PRESERVED:
+            notice = notice.with_reason("the sandbox began as a copy of another one")
+        spec = self._session_spec(session.language, session.cwd)
+        start = moments.starts(session, self._services)
+        await self._registry.begin_with(SessionKey(self.key.tenant, name), spec, start, notice)
 
     async def wake(self) -> None:
         """Resume the sandbox if it is paused and its client wants that any use wakes it. Otherwise change nothing.
@@ -133,6 +167,7 @@ class Sandbox(Owner):
         if self.closed:
             raise SessionClosed("the sandbox was ended")
         self._require_taken_over()
+        await self.moments.over()
         self.pausing.check()
         if self._container is not None:
             return self._container
@@ -143,6 +178,8 @@ class Sandbox(Owner):
 
     async def _start_container(self) -> KernelHandle:
         warm, self._warm = self._warm, None
+        if self._moment is not None:
+            await moments.unpack(self._moment, self.launch, self._services)
         container = warm.container if warm else await self._services.kernels.start_container(self.launch)
         try:
             self._record(container)
@@ -167,7 +204,10 @@ class Sandbox(Owner):
         if self.closed:
             raise SessionClosed("the sandbox was ended")
         left = ContainerRecord(container.id, container.connection_info, self.workspace) if container else None
-        self._services.ledger.keep(SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss))
+        unfinished = self._moment is not None
+        self._services.ledger.keep(
+            SandboxRecord(self.key, self.spec, self.workspace, self.created_at, left, self.loss, unfinished)
+        )
 
     def amend(self, **changes: Any) -> None:
         """Change fields of its spec, also in the ledger.
@@ -269,7 +309,7 @@ class Sandbox(Owner):
                 except FileExists:
                     told = f"cwd is no directory: there is a file at {spec.cwd[:64]!r}"
                     raise InvalidRequest(told, field="cwd") from None
-            return await self._registry.create(key, spec)
+            return await self.moments.start(partial(self._registry.create, key, spec))
 
     async def default_session(self, language: str) -> Session:
         """Return the session for requests that name only a language. It is made on first use.
@@ -279,7 +319,8 @@ class Sandbox(Owner):
         """
         with self._activity.use():
             key = SessionKey(self.key.tenant, self.default_name(language))
-            return await self._registry.get_or_create(key, self._session_spec(language, ""))
+            spec = self._session_spec(language, "")
+            return await self.moments.start(partial(self._registry.get_or_create, key, spec))
 
     def default_name(self, language: str) -> str:
         """Return the name of the session for requests that name only a language, also if it was not made yet.

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
-from sessions.model.errors import SandboxNotFound, SessionExists
+from sessions.backends.abilities import Ability
+from sessions.model.errors import SandboxNotFound, SessionError, SessionExists
+from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey
+from sessions.sandbox import moments
 from sessions.sandbox.sandbox import Sandbox, launch_for
+from sessions.sandbox.snapshots import Snapshots
 from sessions.session.owner import End, Owners
-from sessions.session.registry import Registry
+from sessions.session.registry import Registry, branch_notice
 from sessions.session.services import SessionServices
+from sessions.session.session import Session
+from sessions.store.session_records import Moment
 
 #: number of ended sandboxes that are remembered, over all tenants, to report when and why they ended
 REMEMBERED = 1000
@@ -29,11 +38,14 @@ class Sandboxes(Owners[Sandbox]):
         super().__init__(services, beside=registry)
         self._registry = registry
         self._ended: dict[SessionKey, Sandbox] = {}
+        #: the snapshots of all tenants' sandboxes
+        self.snapshots = Snapshots(services)
 
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
         for record in self._services.ledger.sandboxes():
             self._add(Sandbox(record.key, record.spec, self._registry, self._services, record=record))
+        self.snapshots.restore()
 
     def of(self, tenant: str) -> list[Sandbox]:
         """Return the sandboxes of one tenant: first those that have ended, then the others."""
@@ -88,15 +100,94 @@ class Sandboxes(Owners[Sandbox]):
             QuotaExceeded: when the tenant has the maximum of sessions and sandboxes.
             SessionError: when its container could not be started; the sandbox is not kept.
         """
+        return await self._create(key, spec, None)
+
+    async def _create(self, key: SessionKey, spec: SandboxSpec, moment: Moment | None) -> Sandbox:
         if key in self._present:
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)
         self._services.own_limits(key.tenant).check(spec.limits)
         self._admit(key.tenant, spec.limits.disk)
-        warm = self._services.kernels.take_sandbox(launch_for(key, spec))
-        sandbox = Sandbox(key, spec, self._registry, self._services, warm=warm)
+        warm = None if moment else self._services.kernels.take_sandbox(launch_for(key, spec))
+        sandbox = Sandbox(key, spec, self._registry, self._services, warm=warm, moment=moment)
         self._ended.pop(key, None)
         await self._start(sandbox)
         return sandbox
+
+    # -- copies ---------------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> Ability:
+        """Whether sandboxes can be copied, which needs what sleep needs."""
+        return self._services.kernel_memory.ability
+
+    async def fork(
+        self, source: Sandbox, wanted: Sequence[tuple[SessionKey, SandboxSpec]]
+    ) -> list[Sandbox | SessionError]:
+        """Make sandboxes that begin with the memory and files of another one, all at the same moment.
+
+        Args:
+            source: the other sandbox, which continues.
+            wanted: key and spec of each new sandbox.
+
+        Returns:
+            the new sandboxes. In place of a sandbox that could not be made, the reason.
+
+        Raises:
+            QuotaExceeded: when the tenant may have no further sandbox at all.
+            CheckpointRefused: when the source cannot be copied.
+            SessionError: as in `Moments.take`.
+        """
+        self._require_room(source.key.tenant, source.disk)
+        return await asyncio.shield(spawn(self._fork(source, wanted), f"forks of {source.key}"))
+
+    async def _fork(
+        self, source: Sandbox, wanted: Sequence[tuple[SessionKey, SandboxSpec]]
+    ) -> list[Sandbox | SessionError]:
+        moment = await source.moments.take()
+        made: list[Sandbox | SessionError] = []
+        try:
+            for key, spec in wanted:  # one after the other, because each restore uses all processors of a small machine
+                try:
+                    made.append(await self.continue_from(moment, key, spec))
+                except SessionError as error:
+                    made.append(error)
+        finally:
+            await moments.discard(moment, self._services)
+        return made
+
+    async def continue_from(self, moment: Moment, key: SessionKey, spec: SandboxSpec) -> Sandbox:
+        """Make a sandbox that begins with the memory and files of a moment.
+
+        Raises:
+            CheckpointRefused: when the moment cannot be used any more.
+            SessionError: as in `create`.
+        """
+        return await self._create(key, spec, moment)
+
+    def end_unfinished(self) -> None:
+        """End the sandboxes whose sessions did not all continue from a moment when an earlier gateway was killed."""
+        for sandbox in self.all():
+            if sandbox.unfinished:
+                self.end(sandbox.key, "the gateway was restarted while it was made")
+
+    async def branch(self, source: Session, key: SessionKey, checkpoint: str | None) -> Session:
+        """Make a session that begins with the variables and files of another session, as `Registry.branch`.
+
+        A branch of a sandbox's session has a copy of all files of the sandbox, and does not belong to the sandbox.
+
+        Raises:
+            SessionError: as in `Registry.branch`.
+        """
+        if not source.spec.in_sandbox:
+            return await self._registry.branch(source, key, checkpoint)
+        if checkpoint is not None:
+            source.checkpoints.find(checkpoint)  # there are none: it shares its files
+        sandbox = next(each for each in self.of(source.key.tenant) if each.workspace == source.spec.workspace)
+        spec = replace(source.spec, workspace=None, temporary_on_disk=True)
+        start = partial(sandbox.moments.branch, source)
+        return await self._registry.begin_with(key, spec, start, branch_notice(source), besides=source)
+
+    # -- the end --------------------------------------------------------------------------------------------
 
     def end(self, key: SessionKey, reason: str = "it was stopped") -> asyncio.Future[None]:
         """End a sandbox and free all its resources. No client can use it when this method returns.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import asynccontextmanager
 from functools import partial
 
 import structlog
@@ -18,7 +19,7 @@ from sessions.model.checkpoint import Checkpoint, CheckpointMode, InUse, NoRoom,
 from sessions.model.errors import CheckpointRefused, InvalidRequest
 from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
-from sessions.model.values import Network, StateChange, valid_name
+from sessions.model.values import Network, StateChange, StateNotice, valid_name
 from sessions.session.kernel_slot import KernelSlot, Replacement
 from sessions.session.owner import Activity
 from sessions.session.record import StartFunction
@@ -162,6 +163,36 @@ class Checkpointing:
             return await self._kept.restore(taken.checkpoint, launch)
         finally:
             await self._kept.discard(taken.checkpoint)
+
+    # -- together with other sessions -----------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Let no cell run until the end of the `with` block. May be cancelled while it waits for a cell's end.
+
+        Raises:
+            ShuttingDown: when the gateway ends.
+        """
+        async with self._turn.taken():
+            yield
+
+    @asynccontextmanager
+    async def standing(self) -> AsyncIterator[Kernel]:
+        """Yield the kernel, which nobody uses or replaces until the end of the `with` block. The caller has the turn.
+
+        Raises:
+            InUse: when a cell of a channel client has begun.
+            SessionError: when the session was ended, or no kernel could be started.
+        """
+        async with self._slot.standing() as kernel:
+            if self._channels.running:
+                raise InUse("a cell of a channel client has begun")
+            yield kernel
+
+    @property
+    def notice(self) -> StateNotice:
+        """State of the variables, which the next execution reports."""
+        return self._slot.notice
 
     # -- before and after cells -----------------------------------------------------------------------------
 

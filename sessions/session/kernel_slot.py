@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -410,6 +410,21 @@ class KernelSlot:
     async def while_clients_wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Run work that writes the kernel's memory. Clients that need the kernel wait until the work has ended."""
         return await self._writing.run(work)
+
+    @asynccontextmanager
+    async def standing(self) -> AsyncIterator[Kernel]:
+        """Yield the kernel. Until the end of the `with` block, clients wait for it, and nobody replaces it.
+
+        Raises:
+            SessionError: when the session was ended, or no kernel could be started.
+        """
+        async with self._replacing:
+            while True:
+                kernel = await self.ensure()
+                async with self._writing.alone():
+                    if kernel is self.kernel and kernel.alive and self._start.task is None:
+                        yield kernel
+                        return
 
     async def fall_asleep(self) -> str:
         """Write the memory of the idle kernel to disk, and end the kernel. Clients that come meanwhile wait.

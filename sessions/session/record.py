@@ -42,7 +42,7 @@ class Identity:
             of.env,
             workspace,
             of.cwd,
-            shared=of.in_sandbox,
+            shared=of.in_sandbox or of.temporary_on_disk,
             tenant=self.key.tenant,
             session=self.key.name,
             image=of.image,

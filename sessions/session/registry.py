@@ -9,7 +9,7 @@ from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExis
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.session.owner import End, Owners
-from sessions.session.record import Identity, Origin
+from sessions.session.record import Identity, Origin, StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
 
@@ -105,13 +105,38 @@ class Registry(Owners[Session]):
         """
         if key in self._present:
             raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
-        self._services.own_limits(key.tenant).check_session(source.spec)
-        origin = Origin(start=source.checkpoints.branch(checkpoint))
-        self._admit(key.tenant, source.disk, besides=source)
-        notice = StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)
-        identity = Identity(key, source.spec, source.kernelspec, self.now())
-        session = Session(identity, self._services, notice, origin)
-        await self._start(session)  # takes the checkpoint, too: name and quota are taken before the first wait
+        start = source.checkpoints.branch(checkpoint)
+        return await self.begin_with(key, source.spec, start, branch_notice(source), besides=source)
+
+    async def begin_with(
+        self,
+        key: SessionKey,
+        spec: SessionSpec,
+        start: StartFunction,
+        notice: StateNotice,
+        *,
+        besides: Session | None = None,
+    ) -> Session:
+        """Make a session whose first kernel is started in another way than from the pool.
+
+        Args:
+            key: key of the session.
+            spec: its settings.
+            start: starts its first kernel. This is called when name and quota are taken.
+            notice: state of the variables that its first execution reports.
+            besides: session that does not give way to the new one.
+
+        Raises:
+            SessionExists: when there is a session with this key.
+            SessionError: as in `create`.
+        """
+        if key in self._present:
+            raise SessionExists(f"a session {key.name!r} exists already", session=key.name)
+        self._services.own_limits(key.tenant).check_session(spec)
+        self._admit(key.tenant, 0 if spec.in_sandbox else spec.limits.disk, besides=besides)
+        identity = Identity(key, spec, self._specs.find(spec.language), self.now())
+        session = Session(identity, self._services, notice, Origin(start=start))
+        await self._start(session)
         return session
 
     async def get_or_create(self, key: SessionKey, spec: SessionSpec | None = None) -> Session:
@@ -182,3 +207,8 @@ class Registry(Owners[Session]):
         ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
         if ending:
             await asyncio.wait(ending)
+
+
+def branch_notice(source: Session) -> StateNotice:
+    """Return what the first execution of a branch reports about the variables."""
+    return StateNotice(StateChange.PRESERVED, f"a branch of the session {source.key.name!r}", incarnation=0)

@@ -22,7 +22,7 @@ from sessions.model.values import SessionKey
 from sessions.store import ended
 from sessions.store.database import Database, open_or_replace
 from sessions.store.ended import EndedSessions
-from sessions.store.session_records import SandboxRecord, SessionRecord
+from sessions.store.session_records import SandboxRecord, SessionRecord, SnapshotRecord
 
 log = structlog.get_logger()
 
@@ -44,7 +44,7 @@ CREATE TABLE IF NOT EXISTS answered (
 #: tables that have rows for each idempotency key
 _OF_KEYS = ("answered", "asked")
 
-R = TypeVar("R", SessionRecord, SandboxRecord)
+R = TypeVar("R", SessionRecord, SandboxRecord, SnapshotRecord)
 
 
 @contextmanager
@@ -176,6 +176,7 @@ class Ledger:
         self._database = open_or_replace(path, _SCHEMA + ended.SCHEMA)
         self._sessions = _RecordTable(self._database, SessionRecord)
         self._sandboxes = _RecordTable(self._database, SandboxRecord)
+        self._snapshots = _RecordTable(self._database, SnapshotRecord)
         self._ended = EndedSessions(self._database)
 
     def sessions(self) -> list[SessionRecord]:
@@ -186,8 +187,12 @@ class Ledger:
         """Return all sandboxes, oldest first."""
         return list(self._sandboxes.all())
 
-    def keep(self, record: SessionRecord | SandboxRecord) -> None:
-        """Write the present record of a session or sandbox.
+    def snapshots(self) -> list[SnapshotRecord]:
+        """Return all snapshots, oldest first."""
+        return list(self._snapshots.all())
+
+    def keep(self, record: SessionRecord | SandboxRecord | SnapshotRecord) -> None:
+        """Write the present record of a session, sandbox or snapshot.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
@@ -195,6 +200,9 @@ class Ledger:
         try:
             if isinstance(record, SandboxRecord):
                 self._sandboxes.put(record)
+                return
+            if isinstance(record, SnapshotRecord):
+                self._snapshots.put(record)
                 return
             with self._transaction():
                 self._sessions.put(record)
@@ -236,6 +244,18 @@ class Ledger:
         """Record the end of a sandbox, like `end`."""
         with _only_logged():
             self._database.run_deletion(lambda: self._sandboxes.delete(key))
+
+    def forget_snapshot(self, key: SessionKey) -> None:
+        """Delete the record of a snapshot.
+
+        Raises:
+            LedgerUnavailable: when that cannot be written.
+        """
+        try:
+            self._database.run_deletion(lambda: self._snapshots.delete(key))
+        except sqlite3.Error as error:
+            log.exception("the ledger cannot be written")
+            raise LedgerUnavailable from error
 
     def idempotency_keys(self, key: SessionKey) -> IdempotencyKeys:
         """Return the idempotency keys of a session's executions."""

@@ -51,3 +51,57 @@ class SandboxRecord:
     container: ContainerRecord | None = None
     #: why the sandbox has lost files. None means that no files are lost.
     loss: str | None = None
+    #: whether not all of its sessions continue yet, because it is being made from a moment of another sandbox
+    unfinished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MomentSession:
+    """One session of a sandbox, as it was at one moment."""
+
+    language: str
+    cwd: str
+    #: whether it is the session for requests that name only its language
+    default: bool
+    #: what the next execution reported about the variables
+    notice: StateNotice
+    #: memory of its kernel on disk
+    image: SleepImage
+    #: connection of its kernel
+    info: ConnectionInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A sandbox as it was at one moment, on disk."""
+
+    #: the files in the workspace, and in the `/tmp` that its containers share
+    files: SleepImage
+    sessions: tuple[MomentSession, ...]
+
+    @property
+    def images(self) -> list[SleepImage]:
+        """All images."""
+        return [self.files, *(session.image for session in self.sessions)]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRecord:
+    """A moment of a sandbox that is kept, also after the sandbox's end."""
+
+    #: tenant and id
+    key: SessionKey
+    #: name that its client has given it, unique among the tenant's snapshots. Empty means none.
+    name: str
+    #: name of the sandbox
+    source: str
+    #: settings of the sandbox
+    spec: SandboxSpec
+    moment: Moment
+    #: seconds since 1970
+    created_at: float
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(image.size for image in self.moment.images)

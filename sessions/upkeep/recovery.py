@@ -71,6 +71,7 @@ class Recovery:
         workspaces |= {str(session.launch.workspace) for session in slept}
         kernels = {container.id: container.info for container in places}
         copies = [checkpoint.image for session in self._registry.all() for checkpoint in session.checkpoints.all]
+        copies += self._sandboxes.snapshots.images
         handles = await self._backend.adopt(kernels, workspaces, [*slept.values(), *copies])
         paused = [sandbox for sandbox, _ in sandboxes if sandbox.pausing.paused]
         standing = {sandbox.workspace for sandbox in paused}
@@ -89,6 +90,7 @@ class Recovery:
                 self._starts.count(handle, sandbox.launch)
             with log_failure(f"taking over sandbox {sandbox.key}"):
                 await sandbox.take_over(handles.get(held.id) if held else None)
+        self._sandboxes.end_unfinished()
         for sandbox in paused:
             if not sandbox.closed:
                 sandbox.pausing.begin()

@@ -8,7 +8,17 @@ Sources: the requests and parsers of `e2b` 2.63 and `e2b-code-interpreter` 2.11,
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.e2b import control, filesystem, health, metrics, ports, processes, templates, watchers
+from kernel_gateway.dialects.e2b import (
+    control,
+    filesystem,
+    health,
+    metrics,
+    ports,
+    processes,
+    snapshots,
+    templates,
+    watchers,
+)
 from kernel_gateway.dialects.e2b.connect import UnsupportedMethod
 from kernel_gateway.dialects.e2b.contexts import ContextHandler, ContextsHandler, ExecuteHandler, RestartHandler
 from kernel_gateway.dialects.e2b.files import FilesHandler
@@ -31,7 +41,10 @@ def routes(gateway: Gateway) -> list[Route]:
         (one + "/metrics", metrics.MetricsHandler),
         (r"(?:/v2)?/templates", templates.TemplatesHandler),
         (r"/templates/aliases/(.+)", templates.AliasHandler),
-        (r"/templates/([^/]+)", templates.TemplateHandler),
+        (r"/templates/([^/]+)", snapshots.TemplateOrSnapshotHandler),
+        (one + "/fork", snapshots.ForkHandler),
+        (one + "/snapshots", snapshots.SandboxSnapshotsHandler),
+        (r"/snapshots", snapshots.SnapshotsHandler),
         (r"/(?:v[23]/)?(?:sandboxes|snapshots|templates|volumes|secrets)(?:/.*)?", control.UnsupportedHandler),
         (r"/health", health.HealthHandler),
         (r"/execute", ExecuteHandler),

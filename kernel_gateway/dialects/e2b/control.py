@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
-import secrets
 from dataclasses import replace
 from http import HTTPStatus
 from typing import ClassVar
@@ -23,20 +21,14 @@ from kernel_gateway.dialects.e2b.models import (
     lifetime,
     sandbox_model,
 )
+from kernel_gateway.dialects.e2b.snapshots import snapshot_for
 from kernel_gateway.dialects.e2b.templates import NO_BUILDS
-from kernel_gateway.dialects.e2b.tokens import new_secret
+from kernel_gateway.dialects.e2b.tokens import new_id, new_secret
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.identity.auth import Caller
 from sessions.model.errors import SessionExists
 from sessions.model.values import SessionKey
 from sessions.sandbox.sandbox import Sandbox
-
-#: random bytes of a new id
-_ID_BYTES = 13
-
-
-def _id(seed: bytes) -> str:
-    return base64.b32encode(seed)[:20].decode().lower()
 
 
 def _at_least(seconds: float, sandbox: Sandbox) -> float:
@@ -64,14 +56,19 @@ class SandboxesHandler(ControlHandler):
     async def post(self) -> None:
         """Create a sandbox. A repeated request with the same idempotency key returns the same sandbox."""
         body = self.body(NewSandbox)
-        spec = body.spec(self.tenant_settings, self.caller.key_id)
+        snapshots = self.gateway.sandboxes.snapshots
+        snapshot = snapshot_for(body.templateID, snapshots, self.tenant, self.tenant_settings)
+        spec = body.spec(self.tenant_settings, self.caller.key_id, snapshot)
         asked = self.request.headers.get("Idempotency-Key")
-        seed = secrets.token_bytes(_ID_BYTES)
+        seed = None
         if asked is not None:
             seed = hashlib.sha256(f"{self.tenant}:{asked}".encode("utf-8", "surrogatepass")).digest()
-        key = SessionKey(self.tenant, _id(seed))
+        key = SessionKey(self.tenant, new_id(seed))
         try:
-            sandbox = await self.gateway.sandboxes.create(key, spec)
+            if snapshot is None:
+                sandbox = await self.gateway.sandboxes.create(key, spec)
+            else:
+                sandbox = await self.gateway.sandboxes.continue_from(snapshot.moment, key, spec)
         except SessionExists:
             sandbox = self.sandbox(key.name)
             await sandbox.ensure_container()
@@ -195,8 +192,6 @@ class UnsupportedHandler(ControlHandler):
 
     #: why, by a name in the path
     reasons: ClassVar[dict[str, str]] = {
-        "fork": "sandboxes cannot be forked here",
-        "snapshots": "sandboxes have no snapshots here; a pause keeps memory and files",
         "templates": NO_BUILDS,
         "volumes": "nothing can be mounted into sandboxes here",
         "secrets": "sandboxes get no secrets here, because they reach nothing that would want them",

@@ -19,6 +19,7 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.units import METADATA_PAIRS
 from sessions.model.values import SandboxSpec, valid_env
 from sessions.sandbox.sandbox import Sandbox
+from sessions.store.session_records import SnapshotRecord
 
 #: default lifetime of a sandbox in seconds, for SDKs since 2.51; earlier SDKs always send a number.
 #: Source: `e2b` 2.63, `NewSandboxV2` and `ConnectSandboxV2`
@@ -114,12 +115,13 @@ class NewSandbox(Body):
     iam: Any = None
     volumeMounts: Any = None  # noqa: N815
 
-    def spec(self, settings: Settings, key_id: str | None) -> SandboxSpec:
+    def spec(self, settings: Settings, key_id: str | None, snapshot: SnapshotRecord | None = None) -> SandboxSpec:
         """Return the spec with which the sandbox starts.
 
         Args:
             settings: settings of the gateway, with its limits.
             key_id: id of the key that the client uses. None means a key that cannot be revoked.
+            snapshot: the snapshot that `templateID` names. None means that it names a template.
 
         Raises:
             InvalidRequest: when the timeout is too long, metadata or variables are not allowed, or wishes contradict.
@@ -131,15 +133,16 @@ class NewSandbox(Body):
         metadata = self.metadata or {}
         if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > METADATA_MAX:
             raise InvalidRequest(f"metadata is larger than {METADATA_MAX} bytes", field="metadata")
+        variables = dict(valid_env(self.envVars or {}))
         return SandboxSpec(
             template=self.templateID,
-            limits=settings.limits,
-            env=valid_env(self.envVars or {}),
+            limits=snapshot.spec.limits if snapshot else settings.limits,
+            env={**snapshot.spec.env, **variables} if snapshot else variables,
             idle_timeout=0.0,
             lifetime=max(1.0, lifetime(self.timeout, settings)),  # 0 would mean no limit
             auto_pause=bool(self.autoPause),
             wake_lifetime=self._wake_lifetime(settings),
-            image=find_template(self.templateID, settings).image,
+            image=self._image(settings, snapshot),
             asked=asked_of(self.network, self.allow_internet_access),
             public_ports=self.network is None or self.network.allowPublicTraffic is not False,
             request_host=self._request_host(),
@@ -148,6 +151,11 @@ class NewSandbox(Body):
             secret=new_secret(),
             key_id=key_id,
         )
+
+    def _image(self, settings: Settings, snapshot: SnapshotRecord | None) -> str:
+        if snapshot is None:
+            return find_template(self.templateID, settings).image
+        return settings.valid_image(snapshot.spec.image or None)
 
     def _request_host(self) -> str:
         host = (self.network and self.network.maskRequestHost) or ""

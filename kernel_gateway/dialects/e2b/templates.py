@@ -136,10 +136,11 @@ class TemplateHandler(TemplateBase):
         """Describe a template."""
         self.finish_json(self.model(find_template(name, self.tenant_settings)))
 
-    def _refuse(self, _name: str) -> None:
+    def refuse(self, _name: str = "") -> None:
+        """Refuse to build, change or delete one."""
         raise NotSupported(NO_BUILDS)
 
-    post = patch = delete = _refuse
+    post = patch = refuse
 
 
 class AliasHandler(TemplateBase):

@@ -18,6 +18,15 @@ def new_secret() -> str:
     return secrets.token_hex(32)
 
 
+#: random bytes of a new id
+_ID_BYTES = 13
+
+
+def new_id(seed: bytes | None = None) -> str:
+    """Return the id of a new sandbox, made from these bytes. None makes a random id."""
+    return base64.b32encode(seed or secrets.token_bytes(_ID_BYTES))[:20].decode().lower()
+
+
 def access_token(secret: str) -> str:
     """Return the token that permits files, commands and code."""
     return _token(secret, "access")

@@ -99,7 +99,7 @@ class BranchHandler(ExistingHandler):
         """Make a session from a checkpoint, or from the session's present state."""
         body = self.body(Branch)
         key = SessionKey(self.tenant, body.as_)
-        branch = await self.gateway.registry.branch(self.session(name), key, body.from_)
+        branch = await self.gateway.sandboxes.branch(self.session(name), key, body.from_)
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/sessions/{body.as_}")
         self.finish_json(SessionInfo.of(branch).model_dump(mode="json"))

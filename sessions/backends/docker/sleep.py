@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Collection
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -21,7 +21,7 @@ import structlog
 from docker.errors import APIError
 
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KernelHandle, Launch
+from sessions.backends.base import KernelHandle, Launch, Sharing
 from sessions.backends.docker.checkpoint import trials
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed, TooLarge
 from sessions.backends.docker.container.handle import DockerHandle
@@ -82,8 +82,6 @@ class DockerSleep:
 
     async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk, as in `KernelSleep`."""
-        if launch.shared:
-            raise SleepFailed("other containers use its files, too")
         if not isinstance(handle, DockerHandle) or handle.tools_run:
             raise InUse("a tool runs in its sandbox")
         with handle.held(stays=False):
@@ -91,6 +89,17 @@ class DockerSleep:
             image = uuid.uuid4().hex
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, image, say)
             return await self._call(handle.tenant, write)
+
+    async def copy_together(self, shared: Sharing, on_resumed: Callable[[], None]) -> list[SleepImage]:
+        """Write kernels that share a workspace, and its files, as in `KernelSleep`."""
+        if any(isinstance(handle, DockerHandle) and handle.tools_run for handle, _ in shared.kernels):
+            raise InUse("a tool runs in the container of one of its kernels")
+        with ExitStack() as stack:
+            for handle in (*(kernel for kernel, _ in shared.kernels), *shared.others):
+                if isinstance(handle, DockerHandle):
+                    stack.enter_context(handle.held(stays=False))
+            say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
+            return await self._call(shared.launch.tenant, partial(self._sleep_images.write_together, shared, say))
 
     async def _call(self, tenant: str, work: Callable[[], T]) -> T:
         try:
@@ -140,13 +149,17 @@ class DockerSleep:
 
     async def restore(self, image: SleepImage, launch: Launch, info: ConnectionInfo) -> DockerHandle:
         """Start a container that continues from a copy, as in `KernelSleep`."""
+        await self.unpack(image, launch)
+        return await self.wake(image, launch, info)
+
+    async def unpack(self, files: SleepImage, launch: Launch) -> None:
+        """Make a workspace from the files in an image, as in `KernelSleep`."""
         try:
-            unpack = partial(self._sleep_images.unpack, image.id, launch.workspace or "")
+            unpack = partial(self._sleep_images.unpack, files.id, launch)
             await self._engine.call(unpack, lane=SLEEP, owner=launch.tenant)
         except (CheckpointFailed, APIError) as error:
             raise StartFailed("the files of a checkpoint could not be restored") from error
         lap(Stage.FILES)
-        return await self.wake(image, launch, info)
 
     # -- the end --------------------------------------------------------------------------------------------
 

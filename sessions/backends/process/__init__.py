@@ -25,7 +25,7 @@ from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch
+from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, Sharing
 from sessions.backends.handshake import handshake, new_connection_info, private_places
 from sessions.backends.process.handle import ProcessHandle
 from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
@@ -92,6 +92,14 @@ class NoSleep:
         raise SleepFailed(self.ability.detail)
 
     async def restore(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
+        """Refuse."""
+        raise CannotWake(self.ability.detail)
+
+    async def copy_together(self, _shared: Sharing, _goes_on: Callable[[], None]) -> list[SleepImage]:
+        """Refuse."""
+        raise SleepFailed(self.ability.detail)
+
+    async def unpack(self, _files: SleepImage, _launch: Launch) -> None:
         """Refuse."""
         raise CannotWake(self.ability.detail)
 

@@ -8,12 +8,13 @@ are still held, and lets them run again.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from sessions.backends.base import Launch
+from sessions.backends.base import KernelHandle, Launch, Sharing
 from sessions.backends.docker.checkpoint import packing, sockets
 from sessions.backends.docker.checkpoint.encryption import MEMORY, PLAIN, decrypted, encrypt_all
 from sessions.backends.docker.checkpoint.images import PARTIAL, Images
@@ -27,8 +28,8 @@ from sessions.backends.docker.profile import DockerSettings, SleepSettings, volu
 from sessions.model.checkpoint import SleepFailed, SleepImage
 from sessions.model.connection_info import ConnectionInfo
 
-#: name of the file in a copy that contains the kernel's files
-_DISK = "files.img"
+#: names of the files in a copy that contain a workspace's disks, in the order of `volume_names`
+_DISKS = ("files.img", "temporary.img")
 
 
 class SleepImages:
@@ -92,7 +93,7 @@ class SleepImages:
                 self._copy_files(launch, begun)
                 runtime.release(container)
                 on_resumed()
-            size = encrypt_all(settings, image, begun, (*MEMORY, _DISK) if on_resumed else MEMORY)
+            size = encrypt_all(settings, image, begun, (*MEMORY, *_disks_of(launch)) if on_resumed else MEMORY)
             begun.rename(images.directory / image)
         except BaseException as error:
             with suppress(CheckpointFailed):  # the container was not held, or has ended
@@ -103,10 +104,73 @@ class SleepImages:
             raise
         return SleepImage(image, size, time.time(), source, cut)
 
+    def write_together(self, shared: Sharing, on_resumed: Callable[[], object]) -> list[SleepImage]:
+        """Write the memory of kernels that share a workspace, and the workspace's files, at one moment.
+
+        Args:
+            shared: the containers. Nothing may be connected to the kernels whose memory is written.
+            on_resumed: called when all containers run again, before the images are encrypted.
+
+        Returns:
+            an image of each kernel, and then the image of the files.
+
+        Raises:
+            CheckpointFailed, APIError: when something could not be written. All containers run again.
+        """
+        settings, images = self._use()
+        held = [*(handle.id for handle, _ in shared.kernels), *(handle.id for handle in shared.others)]
+        begun: list[Path] = []
+        written: list[SleepImage] = []
+        try:
+            sources = [self._prepare(handle, launch) for handle, launch in shared.kernels]
+            for number, container in enumerate(held):  # the next gateway finds by these names which ones are held
+                size = (ControlGroup(container).memory() or 0) if number < len(sources) else 0
+                begun.append(images.begin(size, container))
+            begun.append(images.begin(0))
+            self._write_held(shared, held, begun)
+            on_resumed()
+            of_kernels = [(begun[number], source, MEMORY) for number, source in enumerate(sources)]
+            for directory, source, names in (*of_kernels, (begun[-1], "", _disks_of(shared.launch))):
+                image = uuid.uuid4().hex
+                size = encrypt_all(settings, image, directory, names)
+                directory.rename(images.directory / image)
+                written.append(SleepImage(image, size, time.time(), source))
+        except BaseException as error:
+            for each in written:
+                images.remove(each.id)
+            if isinstance(error, OSError):  # otherwise it would count as a failed connection to the engine
+                raise CheckpointFailed(str(error)) from error
+            raise
+        finally:
+            for directory in begun:
+                images.remove(directory.name)
+        return written
+
+    def _write_held(self, shared: Sharing, held: list[str], begun: list[Path]) -> None:
+        """Write kernels and files while all containers are held. The directories are in the order of the containers."""
+        runtime = self._runtime
+        try:
+            for container in held:
+                runtime.hold(container)
+            for number, (handle, _) in enumerate(shared.kernels):
+                runtime.take(handle.id, begun[number], keep=True)
+            self._copy_files(shared.launch, begun[-1])
+        finally:
+            for container in held:
+                with suppress(CheckpointFailed):  # the container was not held, or has ended
+                    runtime.release(container)
+
+    def _prepare(self, handle: KernelHandle, launch: Launch) -> str:
+        """Prepare a kernel's sockets for an image, and return the id of its container's image."""
+        if launch.kernelspec.resets:
+            sockets.reset_listeners(handle.connection_info)
+        return str(self._engine.api.inspect_container(handle.id)["Image"])
+
     def _copy_files(self, launch: Launch, begun: Path) -> None:
-        volume = volume_names(launch.workspace or "")[0]
-        packing.flush(Path(self._engine.api.inspect_volume(volume)["Mountpoint"]))
-        packing.pack(self._disks.image(volume), begun / _DISK)
+        volumes = volume_names(launch.workspace or "")
+        for volume, name in zip(volumes, _disks_of(launch), strict=False):
+            packing.flush(Path(self._engine.api.inspect_volume(volume)["Mountpoint"]))
+            packing.pack(self._disks.image(volume), begun / name)
 
     def release(self, container: str) -> None:
         """Let a held kernel run again.
@@ -130,16 +194,18 @@ class SleepImages:
         with decrypted(self._settings.sleep, image, MEMORY) as plain:
             restart(self._engine, container, plain)
 
-    def unpack(self, image: str, workspace: str) -> None:
-        """Make the disk of a new workspace from the files in an image.
+    def unpack(self, image: str, launch: Launch) -> None:
+        """Make the disks of a launch's workspace, which is new, from the files in an image.
 
         Raises:
             CheckpointFailed, CannotWake, BackendUnavailable, APIError: when this is not possible.
         """
-        target = self._disks.image(volume_names(workspace)[0])
-        with decrypted(self._settings.sleep, image, [_DISK]) as plain:
+        names = _disks_of(launch)
+        targets = [self._disks.image(volume) for volume in volume_names(launch.workspace or "")]
+        with decrypted(self._settings.sleep, image, names) as plain:
             try:
-                packing.unpack(plain / _DISK, target)
+                for name, target in zip(names, targets, strict=False):
+                    packing.unpack(plain / name, target)
             except OSError as error:
                 raise unavailable(f"the files of a checkpoint cannot be written: {error.strerror}") from error
 
@@ -151,3 +217,8 @@ class SleepImages:
                 with suppress(CheckpointFailed):  # the container has ended, or was not held
                     self.release(path.name.removesuffix(PARTIAL))
         images.remove_others(known)
+
+
+def _disks_of(launch: Launch) -> tuple[str, ...]:
+    """Return the names of the files with the disks of a launch's workspace; see `profile.disks_of`."""
+    return _DISKS if launch.shared else _DISKS[:1]

@@ -79,7 +79,7 @@ class SleepProof:
                 finally:
                     self._sleep_images.release(first)  # otherwise the engine could not end the container
             copy = self._continued("when it wakes", slept, own, info, ending=ending)
-            self._sleep_images.unpack(copy, str(copied.workspace))
+            self._sleep_images.unpack(copy, copied)
             self._continued("from a checkpoint", copy, copied, info)
 
     def _continued(

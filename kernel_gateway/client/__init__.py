@@ -4,8 +4,8 @@ It needs only httpx, and loads nothing of the gateway. `AsyncSession` has each c
 the same calls for programs without an event loop (`blocking.py` says how).
 """
 
-from kernel_gateway.client.errors import CellFailed, ClientError, GatewayError, Unreachable
-from kernel_gateway.client.results import Event, Result
+from kernel_gateway.client.errors import ClientError, GatewayError, Unreachable
+from kernel_gateway.client.results import CellFailed, Event, Result
 from kernel_gateway.client.session import AsyncSession, Session
 
 __all__ = [

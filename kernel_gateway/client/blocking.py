@@ -40,15 +40,19 @@ def iterating(
     """Return the blocking form of a call that yields values as they come."""
 
     def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
-        values = method(self.calls, *arguments, **named)
-        try:
-            while True:
-                try:
-                    value = finished(values.__anext__())
-                except StopAsyncIteration:
-                    return
-                yield value
-        finally:
-            finished(values.aclose())
+        return in_place(method(self.calls, *arguments, **named))
 
     return update_wrapper(call, method)
+
+
+def in_place(values: AsyncGenerator[T, None]) -> Iterator[T]:
+    """Yield the values of a generator that never suspends. Its end, or that of this one, ends both."""
+    try:
+        while True:
+            try:
+                value = finished(values.__anext__())
+            except StopAsyncIteration:
+                return
+            yield value
+    finally:
+        finished(values.aclose())

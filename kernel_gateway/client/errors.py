@@ -1,12 +1,9 @@
-"""What can go wrong: the gateway refuses a call, does not answer it, or a cell has failed."""
+"""What can go wrong: the gateway refuses a call, or does not answer it."""
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from kernel_gateway.client.results import Result
+from typing import Any
 
 
 class ClientError(Exception):
@@ -44,17 +41,3 @@ class GatewayError(ClientError):
             return cls(json.loads(content)["error"], status)
         except (ValueError, KeyError, TypeError):
             return None
-
-
-class CellFailed(ClientError):
-    """A cell did not succeed, and `Result.check` was asked.
-
-    Attributes:
-        result: the cell's result, with all outputs.
-    """
-
-    def __init__(self, result: Result) -> None:
-        """Take the result of a cell that did not succeed."""
-        self.result = result
-        why = result.error or result.error_text or result.text
-        super().__init__(f"the cell ended with {result.status}: {why}")

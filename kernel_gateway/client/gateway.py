@@ -48,7 +48,7 @@ class Gateway:
             GatewayError: when the gateway refuses the call.
             Unreachable: when no gateway answers.
         """
-        body = None if value is None else json.dumps(value).encode()
+        body = None if value is None else encoded(value)
         headers = {} if value is None else {"Content-Type": "application/json"}
         patience = self.patience()
         while True:
@@ -137,20 +137,22 @@ class Gateway:
 
     def unreachable(self, reason: object) -> Unreachable:
         """Return the error of a call that no gateway has answered."""
-        return Unreachable(f"no gateway at {self.url}: {reason}")
+        hint = ""
+        if "CERTIFICATE_VERIFY_FAILED" in str(reason):
+            hint = (
+                " - SSL_CERT_FILE names the certificate to trust: a gateway's own is `tls.pem` in its state directory"
+            )
+        elif self.url.startswith("http:") and str(reason).startswith(f"HTTP {HTTPStatus.BAD_REQUEST:d}"):
+            hint = " - the address of a gateway with `tls` begins with https://"
+        return Unreachable(f"no gateway at {self.url}: {reason}{hint}")
 
 
 class Patience:
     """Whether and when one call is tried again."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
-        self._seconds = seconds
         self._clock = clock
-        self.progressed()
-
-    def progressed(self) -> None:
-        """Begin anew: the gateway has answered."""
-        self._end = self._clock() + self._seconds
+        self._end = clock() + seconds
         self._next = PAUSES[0]
 
     def repeats(self, error: httpx.TransportError, *, safe: bool) -> bool:
@@ -173,6 +175,15 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         for other in others:
             yield b"".join(rest)
             rest = [other]
+
+
+def encoded(value: object) -> bytes:
+    """Return a value as JSON.
+
+    Raises:
+        UnicodeEncodeError: when a text in it is none.
+    """
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def quoted(name: str) -> str:

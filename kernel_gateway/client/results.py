@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from typing import TYPE_CHECKING, Any, Self
 
-from kernel_gateway.client.errors import CellFailed, ClientError, GatewayError
+from kernel_gateway.client.errors import ClientError, GatewayError
 
 if TYPE_CHECKING:
     import pandas as pd  # only `Result.dataframe` needs it, and imports it then
@@ -147,6 +147,20 @@ class Result:
         """Return what a notebook shows: the cell's last display, and all its text."""
         last = self._displays[-1] if self._displays else {}
         return last | {"text/plain": self.text}
+
+
+class CellFailed(ClientError):
+    """A cell did not succeed, and `Result.check` was asked.
+
+    Attributes:
+        result: the cell's result, with all outputs.
+    """
+
+    def __init__(self, result: Result) -> None:
+        """Take the result of a cell that did not succeed."""
+        self.result = result
+        why = result.error or result.error_text or result.text
+        super().__init__(f"the cell ended with {result.status}: {why}")
 
 
 def text_of(output: Output) -> str:

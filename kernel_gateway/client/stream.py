@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 
 from kernel_gateway.client.errors import ClientError, GatewayError
-from kernel_gateway.client.gateway import Gateway, lines_of, quoted
+from kernel_gateway.client.gateway import Gateway, encoded, lines_of, quoted
 from kernel_gateway.client.results import Event, Outputs, Result
 
 #: answers a cell's `input()`: gets the prompt and whether to hide the answer; None ends the input
@@ -58,7 +57,7 @@ class Cell:
             while not self._over:
                 try:
                     async for event in self._once():
-                        patience.progressed()
+                        patience = self._gateway.patience()
                         yield event
                 except httpx.TransportError as error:
                     if not patience.repeats(error, safe=True):  # the key makes it safe
@@ -76,7 +75,7 @@ class Cell:
         headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
         if self._seen is not None:  # the run is there: without it, the gateway must refuse and not begin a second one
             headers["Last-Event-ID"] = str(self._seen)
-        body = json.dumps(self._body).encode()
+        body = encoded(self._body)
         async with self._gateway.answer("POST", f"{self._path}/execute", body, headers, SILENCE) as response:
             self._id, self._seen = response.headers.get("X-Execution-Id"), self._seen or 0
             number = 0

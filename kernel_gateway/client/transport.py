@@ -46,7 +46,8 @@ def _options(url: str, key: str, verify: Verify) -> dict[str, Any]:
         verify = ssl.create_default_context(cafile=verify)
     elif verify is True:
         verify = ssl.create_default_context() if url.startswith("https:") else False
-    return {"base_url": url, "headers": {"Authorization": f"Bearer {key}"}, "verify": verify, "trust_env": False}
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return {"base_url": url, "headers": headers, "verify": verify, "trust_env": False}
 
 
 def _timeouts(read: float | None) -> dict[str, Any]:

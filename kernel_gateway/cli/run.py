@@ -8,19 +8,19 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from getpass import getpass
 from pathlib import Path
 from typing import Any
 
 import httpx
 
-from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json
-from kernel_gateway.cli.pictures import Pictures
+from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json, problem
+from kernel_gateway.cli.pictures import Pictures, TerminalPictures
 from kernel_gateway.cli.remote import Failed, Remote, path_of, told
 from kernel_gateway.cli.settings import client_from
 from kernel_gateway.client import ClientError, GatewayError, Result, Session
-from kernel_gateway.config import Client
+from kernel_gateway.config import Client, picture_protocol
 from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import without_escapes
 
@@ -76,9 +76,9 @@ def main(arguments: argparse.Namespace) -> int:
     client = client_from(arguments)
     try:
         cells = _cells(arguments)
-        pictures = None if arguments.save is None else Pictures(arguments.save)
+        pictures = _pictures(arguments)
     except (OSError, ValueError) as error:
-        print(f"kernel-gateway: {error}", file=sys.stderr)
+        print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
         return 2
     try:
         return EXIT[_run_all(client, arguments, cells, pictures)]
@@ -93,7 +93,16 @@ def main(arguments: argparse.Namespace) -> int:
         return 2
 
 
-def _run_all(client: Client, arguments: argparse.Namespace, cells: list[str], pictures: Pictures | None) -> str:
+def _pictures(arguments: argparse.Namespace) -> Pictures | TerminalPictures | None:
+    """Return what takes rich outputs. None: their types are named, and that is all."""
+    if arguments.save is not None:
+        return Pictures(arguments.save)
+    return TerminalPictures(picture_protocol()) if sys.stdout.isatty() else None
+
+
+def _run_all(
+    client: Client, arguments: argparse.Namespace, cells: list[str], pictures: Pictures | TerminalPictures | None
+) -> str:
     """Run cells until one fails, and return the status of the last one."""
     status = "ok"
     if arguments.detach:  # the statuses of the cells themselves are not known yet
@@ -133,7 +142,12 @@ def _end(number: int, _frame: object) -> None:
 
 
 def show(
-    session: Session, code: str, timeout: float | None, pictures: Pictures | None, *, json_only: bool = False
+    session: Session,
+    code: str,
+    timeout: float | None,
+    pictures: Pictures | TerminalPictures | None,
+    *,
+    json_only: bool = False,
 ) -> Result:
     """Run a cell and print its outputs as they arrive; with `json_only`, nothing but the whole reply at its end.
 
@@ -141,20 +155,21 @@ def show(
         ClientError: when the gateway did not run the cell, or is gone.
         BrokenPipeError: when nobody reads the outputs any more.
     """
-    for event in session.stream(code, timeout=timeout):
-        if event.result is not None:
+    with closing(session.stream(code, timeout=timeout)) as events:  # its end interrupts the cell, if it still runs
+        for event in events:
+            if event.result is not None:
+                if json_only:
+                    print_json(event.fields | {"outputs": event.result.outputs})
+                else:
+                    _print_end(event.result, event.fields.get("outputs", []), pictures)
+                return event.result
             if json_only:
-                print_json(event.fields | {"outputs": event.result.outputs})
-            else:
-                _print_end(event.result, event.fields.get("outputs", []), pictures)
-            return event.result
-        if json_only:
-            continue
-        match event.type:
-            case "output":
-                _show_output(event.fields["output"], pictures, event.fields.get("display_id"))
-            case "update_display_data":
-                _save(pictures, event.fields["data"], event.fields["display_id"])
+                continue
+            match event.type:
+                case "output":
+                    _show_output(event.fields["output"], pictures, event.fields.get("display_id"))
+                case "update_display_data":
+                    _save(pictures, event.fields["data"], event.fields["display_id"])
     raise RuntimeError("a stream has ended without a result")
 
 
@@ -206,7 +221,7 @@ def _code(arguments: argparse.Namespace) -> str:
     return code
 
 
-def _show_output(output: dict[str, Any], pictures: Pictures | None, display_id: str | None) -> None:
+def _show_output(output: dict[str, Any], pictures: Pictures | TerminalPictures | None, display_id: str | None) -> None:
     show_output(output)
     _save(pictures, output.get("data"), display_id)
 
@@ -225,19 +240,19 @@ def show_output(output: dict[str, Any]) -> None:
             print(*([] if readable is None else [readable]), *others)
 
 
-def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
+def _save(pictures: Pictures | TerminalPictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
     if pictures is None or data is None:
         return
     try:
         paths = pictures.save(data, display_id)
     except OSError as error:  # the cell goes on
-        print(f"kernel-gateway: {error}", file=sys.stderr)
+        print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
         return
     for path in paths:
         print(path)
 
 
-def _print_end(result: Result, outputs: list[dict[str, Any]], pictures: Pictures | None) -> None:
+def _print_end(result: Result, outputs: list[dict[str, Any]], pictures: Pictures | TerminalPictures | None) -> None:
     """Print what the result adds to the events before it. It has all outputs if some could not be sent one by one."""
     notes = []
     if outputs:

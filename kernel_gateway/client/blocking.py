@@ -6,7 +6,7 @@ coroutines never suspend: their first step is their last, and its value is the c
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -36,16 +36,16 @@ def blocking(method: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]) -> C
 
 def iterating(
     method: Callable[Concatenate[Any, P], AsyncGenerator[T, None]],
-) -> Callable[Concatenate[Any, P], Iterator[T]]:
+) -> Callable[Concatenate[Any, P], Generator[T, None, None]]:
     """Return the blocking form of a call that yields values as they come."""
 
-    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
+    def call(self: Any, /, *arguments: P.args, **named: P.kwargs) -> Generator[T, None, None]:
         return in_place(method(self.calls, *arguments, **named))
 
     return update_wrapper(call, method)
 
 
-def in_place(values: AsyncGenerator[T, None]) -> Iterator[T]:
+def in_place(values: AsyncGenerator[T, None]) -> Generator[T, None, None]:
     """Yield the values of a generator that never suspends. Its end, or that of this one, ends both."""
     try:
         while True:

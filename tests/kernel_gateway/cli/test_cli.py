@@ -224,7 +224,7 @@ def test_run_prints_outputs_that_only_the_last_event_has(
         Event("output", {"type": "output", "output": outputs[0]}),
         Event("result", ended, client.Result.of(ended, [])),
     ]
-    monkeypatch.setattr(Session, "stream", lambda *_arguments, **_options: iter(events))
+    monkeypatch.setattr(Session, "stream", lambda *_arguments, **_options: (each for each in events))
     assert run("--save", str(tmp_path), "-c", "any") == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[:4] == ["early", "early", "late", "table [text/html]"]
@@ -580,7 +580,7 @@ def test_a_cell_goes_on_when_its_output_cannot_be_saved(
     assert run("--save", str(plots), "-c", code) == 0
     printed = capsys.readouterr()
     assert "after" in printed.out
-    assert printed.err.startswith("kernel-gateway: [Errno 2] ")
+    assert printed.err.startswith(f"kernel-gateway: {tmp_path}")
 
 
 def test_a_directory_that_cannot_be_made_is_named_before_the_cell_runs(

@@ -17,7 +17,7 @@ import pytest
 from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
-from kernel_gateway.cli import COMMANDS, main
+from kernel_gateway.cli import main
 from kernel_gateway.cli.console import KernelCompleter, incomplete
 from kernel_gateway.cli.pictures import TerminalPictures, shown_inline
 from kernel_gateway.client import Session
@@ -185,23 +185,21 @@ echo "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        (["kernel-gateway", "che"], {"checkpoint"}),
-        (["kernel-gateway", "files", "r"], {"rm"}),
-        (["kernel-gateway", "run", "--de"], {"--detach"}),
-        (["kernel-gateway", "serve", "--sleep-d"], {"--sleep-disk"}),
-        (["kernel-gateway", ""], {*COMMANDS}),
+        ("che", "checkpoint"),
+        ("files r", "rm"),
+        ("run --de", "--detach"),
+        ("serve --sleep-d", "--sleep-disk"),
     ],
-    ids=str,
 )
 def test_bash_completes_commands_actions_and_flags(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str], found: set[str]
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str, found: str
 ) -> None:
     assert main(["completion", "bash"]) == 0
     (tmp_path / "script").write_text(capsys.readouterr().out)
-    quoted = " ".join(f"'{word}'" for word in words)
-    program = COMPLETES.format(script=tmp_path / "script", words=quoted, last=len(words) - 1)
+    last = len(words.split())
+    program = COMPLETES.format(script=tmp_path / "script", words=f"kernel-gateway {words}", last=last)
     done = subprocess.run(["bash", "-c", program], capture_output=True, text=True, check=True)
-    assert {*done.stdout.split()} == found
+    assert done.stdout.strip() == found
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

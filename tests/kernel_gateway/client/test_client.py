@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import re
 import secrets
 import subprocess
 import sys
@@ -19,6 +20,7 @@ from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
 from tests.kernel_gateway.client.cutting import cutter
 
+PAGE = Path(__file__).parents[3] / "docs/clients/python.md"
 SERVER = {"tornado", "docker", "structlog", "pydantic", "zmq", "jupyter_client", "sessions", "kernel_gateway.config"}
 
 
@@ -113,6 +115,21 @@ def test_a_wrong_address_and_a_wrong_key_are_told(gateway: Gateway) -> None:
         nowhere.run("1")
     with Session(gateway.url, "unknown", "none") as stranger, pytest.raises(GatewayError, match="SB020"):
         stranger.run("1")
+
+
+def test_the_example_of_the_page_works_when_pasted(
+    gateway: Gateway, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    [example] = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    pasted = example.replace("http://127.0.0.1:8888", gateway.url).replace('"KEY"', repr(KEYS["alice"]))
+    undoing = ("    s.checkpoint(", "    s.rollback(")  # they need sandboxes; the test with an engine has them
+    monkeypatch.chdir(tmp_path)
+    kept = [line for line in pasted.splitlines() if not line.startswith(undoing)]
+    assert len(kept) == len(pasted.splitlines()) - 2
+    exec("\n".join(kept), {})  # noqa: S102 - the example is what is tested
+    assert capsys.readouterr().out == "np.float64(2.0)\n 3\n0\n1\n2\n"
+    assert (tmp_path / "demo.ipynb").exists()
+    gateway.call("DELETE", "/v1/sessions/demo")
 
 
 # -- streams ---------------------------------------------------------------------------------------------------

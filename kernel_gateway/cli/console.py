@@ -24,8 +24,11 @@ from kernel_gateway.cli.settings import client_from
 from kernel_gateway.client import ClientError, GatewayError, Session
 from kernel_gateway.config import Client, picture_protocol
 
-#: prints what the kernel would complete in a line, as JSON: the text that is replaced, and what may replace it
-COMPLETE = "print(__import__('json').dumps(get_ipython().complete(None, {line!r}, {position})))"
+#: prints the kernel's answer to a complete_request, as JSON
+COMPLETE = (
+    "print(__import__('json').dumps({{name: value for name, value in "
+    "get_ipython().kernel.do_complete({code!r}, {position}).items() if name != 'metadata'}}))"
+)
 #: seconds that a completion may take
 COMPLETE_TIMEOUT = 5.0
 
@@ -117,12 +120,11 @@ class KernelCompleter(Completer):
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:  # noqa: ARG002
         """Yield what may stand at the cursor."""
-        line, position = document.current_line, document.cursor_position_col
-        code = COMPLETE.format(line=line, position=position)
+        code = COMPLETE.format(code=document.text, position=document.cursor_position)
         try:
-            result = self._session.run(code, store_history=False, timeout=COMPLETE_TIMEOUT)
-            replaced, matches = json.loads(result.text)
+            answer = json.loads(self._session.run(code, store_history=False, timeout=COMPLETE_TIMEOUT).text)
+            matches, begin = answer["matches"], answer["cursor_start"] - document.cursor_position
         except (ClientError, ValueError):  # a kernel that is asked in vain completes nothing
             return
         for match in matches:
-            yield Completion(match, start_position=-len(replaced))
+            yield Completion(match, start_position=begin)

@@ -527,6 +527,15 @@ class Client(BaseSettings):
         return path.read_text().strip() if path.exists() else ""
 
 
+def picture_protocol() -> Literal["kitty", "iterm"] | None:
+    """Return how this program's terminal shows pictures. None means that it is not known to show any."""
+    variables = os.environ  # noqa: TID251 - this module reads the environment
+    program = variables.get("TERM_PROGRAM", "")
+    if variables.get("TERM") == "xterm-kitty" or program == "ghostty":
+        return "kitty"
+    return "iterm" if program in {"iTerm.app", "WezTerm"} else None
+
+
 def settings_by_group() -> dict[Group, dict[str, FieldInfo]]:
     """Return all settings by their group and name."""
     grouped: dict[Group, dict[str, FieldInfo]] = {group: {} for group in Group}

@@ -59,6 +59,11 @@ RUN_BY = {
             "clients/test_nbclient.py::test_nbclient_and_papermill_run_notebooks_as_shown",
         ),
         (
+            "docs/clients/python.md",
+            "from kernel_gateway.client",
+            "kernel_gateway/client/test_client.py::test_the_example_of_the_page_works_when_pasted",
+        ),
+        (
             "docs/monitoring.md",
             "# prometheus.yml",
             f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",

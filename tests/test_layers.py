@@ -177,7 +177,17 @@ TOWERS: dict[str, list[set[str]]] = {
         {"__init__"},
     ],
     "kernel_gateway": [
-        {"__init__", "errors", "fair_loop", "for_jupyter", "own_address", "setting_types", "state_dir", "times"},
+        {
+            "__init__",
+            "client",
+            "errors",
+            "fair_loop",
+            "for_jupyter",
+            "own_address",
+            "setting_types",
+            "state_dir",
+            "times",
+        },
         {"config"},
         {"identity", "wire"},
         {"observe"},
@@ -328,6 +338,11 @@ def test_what_runs_in_a_users_jupyter_server_knows_nothing_of_the_gateway() -> N
     forbidden = ("sessions", "kernel_image", *(f"kernel_gateway.{room}" for room in others))
     assert not arrows("kernel_gateway.for_jupyter", *forbidden)
     assert arrows("kernel_gateway", "jupyter_server") == arrows("kernel_gateway.for_jupyter", "jupyter_server")
+
+
+def test_the_client_library_knows_nothing_of_the_gateway() -> None:
+    others = [room for rooms in TOWERS["kernel_gateway"] for room in rooms - {"__init__", "client"}]
+    assert not arrows("kernel_gateway.client", "sessions", *(f"kernel_gateway.{room}" for room in others))
 
 
 def test_dialects_do_not_know_one_another() -> None:

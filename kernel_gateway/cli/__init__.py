@@ -24,8 +24,9 @@ COMMANDS = {
     "audit": "print who ran what as JSON lines, and check that no record was changed",
     "usage": "print what each tenant has used within a period: cells, time, output, memory and disk",
     "run": "run code in a session of a running gateway; the session is made on first use",
+    "console": "an interactive prompt in a session, with history, completion, and Ctrl-C for the running cell",
     "executions": "list, show and end executions that run without their client, as after `run --detach`",
-    "sessions": "list your sessions",
+    "sessions": "list your sessions; an admin: those of all tenants",
     "create": "make a session, for example in another language",
     "end": "end a session, with its variables and files",
     "interrupt": "interrupt the running cell of a session; the variables stay",
@@ -36,6 +37,7 @@ COMMANDS = {
     "rollback": "return a session to a checkpoint: variables and files are as they were",
     "branch": "make a session that begins with the variables and files of another",
     "languages": "list the languages that sessions can have",
+    "completion": "print a script with which Bash or zsh completes commands and flags",
     "exec-json": "run one program with the active provider: a JSON object on standard input, one on standard output",
 }
 

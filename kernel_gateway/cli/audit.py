@@ -12,7 +12,7 @@ import orjson
 
 from kernel_gateway.cli.client_command import add_examples
 from kernel_gateway.cli.settings import add_location, client_from
-from kernel_gateway.times import seconds_of
+from kernel_gateway.times import rfc3339, seconds_of
 from sessions.store.audit_search import Search
 from sessions.store.records import Begin, End, Record, read
 
@@ -58,7 +58,12 @@ def main(arguments: argparse.Namespace) -> int:
         for record in read(path):
             digest = record.digest
             for each in choice.of(record):
-                line = {"seq": each.seq, "at": each.at, "execution": each.execution, **asdict(each.what)}
+                line = {
+                    "seq": each.seq,
+                    "at": rfc3339(each.at, "microseconds"),
+                    "execution": each.execution,
+                    **asdict(each.what),
+                }
                 print(orjson.dumps(line).decode())
     except BrokenPipeError:  # nobody reads the records any more; that is no failure of the audit
         raise

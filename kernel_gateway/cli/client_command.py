@@ -65,11 +65,18 @@ def client_command(work: Callable[[argparse.Namespace, Remote], None]) -> Callab
             forget_output()
             return NOBODY_READS
         except (Failed, OSError) as error:
-            print(f"kernel-gateway: {error}", file=sys.stderr)
+            print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
             return 1
         return 0
 
     return main
+
+
+def problem(error: Exception) -> str:
+    """Return what an error says; of a local file its name and what is wrong with it, without the system's number."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 def forget_output() -> None:

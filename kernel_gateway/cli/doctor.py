@@ -19,6 +19,8 @@ from sessions.backends.abilities import Finding
 _INTERRUPTED = 130
 #: warnings of the log that are shown with a promise that is not kept
 _WARNINGS = 5
+#: begin of the details of a finding that is no problem but should be known
+_WARNING = "WARNING: "
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,6 +67,8 @@ def _check(settings: Settings, *, prove: bool = False) -> int:
 
 
 def _line(finding: Finding) -> str:
+    if finding.detail.startswith(_WARNING):
+        return f"WARNING  {finding.name}: {finding.detail.removeprefix(_WARNING)}"
     if finding.ok:
         return f"ok       {finding.name}: {finding.detail}"
     return f"PROBLEM  {finding.name}: {finding.problem}\n         fix: {finding.fix}"

@@ -9,6 +9,7 @@ from urllib.parse import quote
 from kernel_gateway.cli.client_command import add_examples, add_session, client_command, print_json, print_list
 from kernel_gateway.cli.remote import Remote, path_of, told
 from kernel_gateway.cli.run import show_output
+from kernel_gateway.client import GatewayError
 
 ACTIONS = {
     "list": "list the executions, newest first",
@@ -58,7 +59,7 @@ def _show(arguments: argparse.Namespace, remote: Remote) -> None:
         show_output(output)
     print(f"[{_end_of(reply)}]")
     if failure := reply["error"]:
-        print(told(failure))
+        print(told(GatewayError(failure)))
     elif not reply["outputs_kept"]:
         print("its outputs are no longer kept")
 

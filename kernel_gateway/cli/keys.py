@@ -7,11 +7,11 @@ import re
 import sys
 import time
 
-from kernel_gateway.cli.client_command import print_table
+from kernel_gateway.cli.client_command import print_json, print_table
 from kernel_gateway.cli.settings import add_location, client_from
-from kernel_gateway.identity.keystore import KeyForm, KeyStore, Role
+from kernel_gateway.identity.keystore import Key, KeyForm, KeyStore, Role
 from kernel_gateway.state_dir import was_used
-from kernel_gateway.times import rfc3339, seconds_of
+from kernel_gateway.times import moment, rfc3339, seconds_of
 from sessions.model.errors import InvalidRequest, LedgerUnavailable
 
 #: seconds
@@ -33,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--expires", metavar="WHEN", help="refuse the key from then on: 90d, 12h, 2026-12-31 or 2026-12-31T09:30:00Z"
     )
     listing = actions.add_parser("list", help="list the keys, without their secrets")
+    listing.add_argument("--json", action="store_true", help="print the list as JSON, as the admin API sends it")
     revoke = actions.add_parser("revoke", help="revoke a key; the next request with it is refused")
     revoke.add_argument("id", metavar="ID", help="as `list` shows it")
     for action in (add, listing, revoke):
@@ -94,7 +95,10 @@ def _expiry(text: str) -> float:
         raise InvalidRequest(f"{error.message}; or a time from now: 90d, 12h", field="--expires") from None
 
 
-def _list(store: KeyStore, _arguments: argparse.Namespace) -> int:
+def _list(store: KeyStore, arguments: argparse.Namespace) -> int:
+    if arguments.json:
+        print_json({"keys": [_as_json(key) for key in store.all()]})
+        return 0
     rows = [
         (
             key.id,
@@ -109,6 +113,13 @@ def _list(store: KeyStore, _arguments: argparse.Namespace) -> int:
     ]
     print_table([("ID", "ROLE", "MADE", "EXPIRES", "LAST USED", "NAME", "TENANT"), *rows])
     return 0
+
+
+def _as_json(key: Key) -> dict[str, object]:
+    """Return a key as the admin API describes it; a test compares both."""
+    times = {"created_at": key.created_at, "expires_at": key.expires_at, "last_used_at": key.used_at}
+    shown = {name: None if at is None else moment(at).isoformat().replace("+00:00", "Z") for name, at in times.items()}
+    return {"id": key.id, "tenant": key.tenant, "role": key.role, "name": key.name, "expired": key.expired} | shown
 
 
 def _shown(seconds: float) -> str:

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
-import logging
+import signal
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from getpass import getpass
-from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import orjson
-from tornado.httpclient import HTTPError, HTTPRequest
-from tornado.websocket import WebSocketError, websocket_connect
+import httpx
 
-from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json
-from kernel_gateway.cli.pictures import Pictures
-from kernel_gateway.cli.remote import Failed, Remote, absent, path_of, refusal_in, told
+from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json, problem
+from kernel_gateway.cli.pictures import Pictures, TerminalPictures
+from kernel_gateway.cli.remote import Failed, Remote, path_of, told
 from kernel_gateway.cli.settings import client_from
-from kernel_gateway.config import Client
+from kernel_gateway.client import ClientError, GatewayError, Result, Session
+from kernel_gateway.config import Client, picture_protocol
 from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import without_escapes
-from sessions.model import exact_json
 
-#: bytes of one event; a single output may be as large as all output of a cell
-MESSAGE_MAX = 1024**3
 #: exit code of the command by the cell's status
 EXIT = {"ok": 0, "error": 1, "timeout": 3, "interrupted": 4, "died": 5}
+#: exit code when the cell runs on without the gateway, or its end is not known, by the error's code
+UNKNOWN = {"SB030": 6, "SB048": 6}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -73,48 +71,122 @@ def main(arguments: argparse.Namespace) -> int:
 
     Returns:
         0 when all cells succeeded, or the cell was accepted with `--detach`; of the one that did not: 1 error,
-        2 not accepted, 3 timeout, 4 interrupted, 5 died.
+        2 not accepted, 3 timeout, 4 interrupted, 5 died, 6 runs on without the gateway, or its end is not known.
     """
     client = client_from(arguments)
     try:
         cells = _cells(arguments)
-        # A user who ends this command with Ctrl-C wants to interrupt the cell.
-        rest: dict[str, Any] = {"wait": False} if arguments.detach else {"on_disconnect": "interrupt"}
-        rest |= {} if arguments.timeout is None else {"timeout": arguments.timeout}
-        pictures = None if arguments.save is None else Pictures(arguments.save)
+        pictures = _pictures(arguments)
     except (OSError, ValueError) as error:
-        print(f"kernel-gateway: {error}", file=sys.stderr)
+        print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
         return 2
     try:
-        status = "ok"
-        for code in cells:
-            if status == "ok":
-                status = _run(client, arguments, rest | {"code": code}, pictures)
+        return EXIT[_run_all(client, arguments, cells, pictures)]
     except BrokenPipeError:  # whoever reads the outputs has seen enough, as in `| head`
         forget_output()
         return EXIT["interrupted"]
-    except Failed as failure:
+    except GatewayError as refusal:
+        print(f"kernel-gateway: {told(refusal)}", file=sys.stderr)
+        return UNKNOWN.get(refusal.code, 2)
+    except (Failed, ClientError) as failure:
         print(f"kernel-gateway: {failure}", file=sys.stderr)
         return 2
-    except (HTTPError, OSError) as error:
-        print(f"kernel-gateway: {absent(client.url, error)}", file=sys.stderr)
-        return 2
-    return EXIT[status]
 
 
-def _run(client: Client, arguments: argparse.Namespace, body: dict[str, Any], pictures: Pictures | None) -> str:
-    """Run one cell, print its outputs or the reply, and return its status. With `--detach`, only print its id."""
-    path = f"{path_of(arguments.session)}/execute"
-    if arguments.detach:
-        print(Remote(client).json("POST", path, body)["id"])
-        return "ok"  # of the command: the cell's own is not known yet
-    if arguments.json:
-        result = Remote(client).json("POST", path, body)
-        print_json(result)
-    else:
-        result = asyncio.run(_show(client, arguments.session, body, pictures))
-        _print_end(result, pictures)
-    return str(result["status"])
+def _pictures(arguments: argparse.Namespace) -> Pictures | TerminalPictures | None:
+    """Return what takes rich outputs. None: their types are named, and that is all."""
+    if arguments.save is not None:
+        return Pictures(arguments.save)
+    return TerminalPictures(picture_protocol()) if sys.stdout.isatty() else None
+
+
+def _run_all(
+    client: Client, arguments: argparse.Namespace, cells: list[str], pictures: Pictures | TerminalPictures | None
+) -> str:
+    """Run cells until one fails, and return the status of the last one."""
+    status = "ok"
+    if arguments.detach:  # the statuses of the cells themselves are not known yet
+        fields = {} if arguments.timeout is None else {"timeout": arguments.timeout}
+        for code in cells:
+            body = {"code": code, "wait": False} | fields
+            print(Remote(client).json("POST", f"{path_of(arguments.session)}/execute", body)["id"])
+        return status
+    with session_of(client, arguments.session) as session:
+        for code in cells:
+            if status != "ok":
+                break
+            status = show(session, code, arguments.timeout, pictures, json_only=arguments.json).status
+    return status
+
+
+@contextmanager
+def session_of(client: Client, name: str) -> Iterator[Session]:
+    """Return a session whose cells ask the user, and are interrupted also when this program is to end."""
+    try:
+        session = Session(client.url, client.credential(), name, input=answer)
+    except (httpx.InvalidURL, ValueError) as error:
+        raise Failed(f"no gateway at {client.url}: {error}") from None
+    former = {}
+    if threading.current_thread() is threading.main_thread():
+        former = {each: signal.signal(each, _end) for each in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with session:
+            yield session
+    finally:
+        for each, handler in former.items():
+            signal.signal(each, handler)
+
+
+def _end(number: int, _frame: object) -> None:
+    sys.exit(128 + number)  # as a shell shows a signal
+
+
+def show(
+    session: Session,
+    code: str,
+    timeout: float | None,
+    pictures: Pictures | TerminalPictures | None,
+    *,
+    json_only: bool = False,
+) -> Result:
+    """Run a cell and print its outputs as they arrive; with `json_only`, nothing but the whole reply at its end.
+
+    Raises:
+        ClientError: when the gateway did not run the cell, or is gone.
+        BrokenPipeError: when nobody reads the outputs any more.
+    """
+    with closing(session.stream(code, timeout=timeout)) as events:  # its end interrupts the cell, if it still runs
+        for event in events:
+            if event.result is not None:
+                if json_only:
+                    print_json(event.fields | {"outputs": event.result.outputs})
+                else:
+                    _print_end(event.result, event.fields.get("outputs", []), pictures)
+                return event.result
+            if json_only:
+                continue
+            match event.type:
+                case "output":
+                    _show_output(event.fields["output"], pictures, event.fields.get("display_id"))
+                case "update_display_data":
+                    _save(pictures, event.fields["data"], event.fields["display_id"])
+    raise RuntimeError("a stream has ended without a result")
+
+
+def answer(prompt: str, hidden: bool) -> str | None:  # noqa: FBT001 - the library passes both by position
+    """Ask the user; None: the end of the input.
+
+    Raises:
+        Failed: when the answer cannot be read.
+    """
+    try:
+        text = (getpass if hidden else input)(prompt)
+        text.encode()  # Python may read bytes that are no text as surrogates
+    except EOFError:
+        return None
+    except (OSError, ValueError, RuntimeError) as error:  # no UTF-8, a closed input, or none at all
+        raise Failed(f"the answer to input() cannot be read: {error}") from None
+    return text
 
 
 def _cells(arguments: argparse.Namespace) -> list[str]:
@@ -149,94 +221,7 @@ def _code(arguments: argparse.Namespace) -> str:
     return code
 
 
-async def _show(client: Client, session: str, body: dict[str, Any], pictures: Pictures | None) -> dict[str, Any]:
-    """Execute a cell, print its outputs as they arrive, and pass on the answers to its `input()`.
-
-    Args:
-        client: where the gateway is.
-        session: name of the session.
-        body: the cell.
-        pictures: what writes rich outputs as files; None: nothing does.
-
-    Returns:
-        the last event.
-
-    Raises:
-        Failed: when the gateway did not run the cell, or closed the connection before the cell's end.
-        HTTPError: when the server is no gateway.
-        OSError: when nobody reads the outputs any more.
-    """
-    logging.getLogger("tornado").addHandler(logging.NullHandler())  # it would print a failed handshake a second time
-    address = f"{client.url.replace('http', 'ws', 1)}{path_of(session)}/stream"
-    headers = {"Authorization": f"Bearer {client.credential()}"}
-    request = HTTPRequest(address, headers=headers, request_timeout=0)
-    try:
-        socket = await websocket_connect(request, max_message_size=MESSAGE_MAX)
-    except HTTPError as error:
-        raise (refusal_in(error.response.body if error.response else b"") or error) from None
-    except WebSocketError as error:
-        raise HTTPError(HTTPStatus.OK, str(error)) from None
-    closed = False
-    try:
-        await socket.write_message(orjson.dumps(body))
-        while (message := await socket.read_message()) is not None:
-            event = _event(message)
-            match event.get("type"):
-                case "output":
-                    _show_output(event["output"], pictures, event.get("display_id"))
-                case "update_display_data":
-                    _save(pictures, event["data"], event["display_id"])
-                case "input_request":
-                    await socket.write_message(orjson.dumps({"input": await _answer(event)}))
-                case "error":
-                    raise Failed(told(event["error"]))
-                case "result":
-                    return event
-        closed = True
-        why = f": {socket.close_reason}" if socket.close_reason else ""
-        raise Failed(f"the connection to {client.url} ended before the cell did{why}")
-    finally:
-        socket.close()
-        while not closed and await socket.read_message() is not None:
-            pass  # until the gateway has closed it, too
-
-
-async def _answer(question: dict[str, Any]) -> str | None:
-    """Ask the user; None: the end of the input.
-
-    A thread waits for the answer, and the command may end meanwhile.
-
-    Raises:
-        Failed: when the answer cannot be read.
-    """
-    loop, answer = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-    def ask() -> None:
-        try:
-            text = (getpass if question["password"] else input)(question["prompt"])
-            text.encode()  # Python may read bytes that are no text as surrogates
-        except EOFError:
-            text = None
-        except (OSError, ValueError, RuntimeError) as error:  # no UTF-8, a closed input, or none at all
-            failed = Failed(f"the answer to input() cannot be read: {error}")
-            loop.call_soon_threadsafe(answer.set_exception, failed)
-            return
-        loop.call_soon_threadsafe(answer.set_result, text)
-
-    threading.Thread(target=ask, daemon=True).start()
-    return cast("str | None", await answer)
-
-
-def _event(line: str | bytes) -> dict[str, Any]:
-    """Parse one JSON object; a server that is no gateway may send anything."""
-    try:
-        event = exact_json.loads(line)
-    except orjson.JSONDecodeError:
-        return {}
-    return event if isinstance(event, dict) else {}
-
-
-def _show_output(output: dict[str, Any], pictures: Pictures | None, display_id: str | None) -> None:
+def _show_output(output: dict[str, Any], pictures: Pictures | TerminalPictures | None, display_id: str | None) -> None:
     show_output(output)
     _save(pictures, output.get("data"), display_id)
 
@@ -255,30 +240,30 @@ def show_output(output: dict[str, Any]) -> None:
             print(*([] if readable is None else [readable]), *others)
 
 
-def _save(pictures: Pictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
+def _save(pictures: Pictures | TerminalPictures | None, data: dict[str, Any] | None, display_id: str | None) -> None:
     if pictures is None or data is None:
         return
     try:
         paths = pictures.save(data, display_id)
     except OSError as error:  # the cell goes on
-        print(f"kernel-gateway: {error}", file=sys.stderr)
+        print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
         return
     for path in paths:
         print(path)
 
 
-def _print_end(result: dict[str, Any], pictures: Pictures | None) -> None:
-    """Print what the last event adds to those before it. It has all outputs if some could not be sent one by one."""
+def _print_end(result: Result, outputs: list[dict[str, Any]], pictures: Pictures | TerminalPictures | None) -> None:
+    """Print what the result adds to the events before it. It has all outputs if some could not be sent one by one."""
     notes = []
-    if outputs := result.get("outputs"):
+    if outputs:
         print("kernel-gateway: some outputs were not shown in time; these are all of them:", file=sys.stderr)
         for output in outputs:
             _show_output(output, pictures, None)
-    if result["error"]:
-        notes.append(told(result["error"]))
-    if result["state"] in {"restarted", "rolled_back", "lost"}:
-        notes.append(f"state {result['state']}: {result['state_reason']}")
-    if result["truncated"]:
-        notes.append(f"some output was left out ({result['omitted_bytes']:,} bytes)")
+    if result.error:
+        notes.append(told(result.error))
+    if result.state in {"restarted", "rolled_back", "lost"}:
+        notes.append(f"state {result.state}: {result.state_reason}")
+    if result.truncated:
+        notes.append(f"some output was left out ({result.omitted_bytes:,} bytes)")
     for note in notes:
         print(f"kernel-gateway: {note}", file=sys.stderr)

@@ -369,6 +369,23 @@ class IdempotencyCache:
         elif run.progress is Progress.UNKNOWN:
             raise OutcomeUnknown
 
+    def answer(self, run_id: str, question: int, text: str) -> bool:
+        """Answer the `input()` of one run.
+
+        Args:
+            run_id: id of the run.
+            question: number of the event that asks.
+            text: the answer.
+
+        Returns:
+            True if the run waited for the answer to this question.
+
+        Raises:
+            ExecutionNotFound: as in `find`.
+        """
+        run = self.find(run_id)
+        return isinstance(run, Run) and run.asks(question) and run.execution is not None and run.execution.answer(text)
+
     # -- what is kept ---------------------------------------------------------------------------------------
 
     def close(self) -> None:

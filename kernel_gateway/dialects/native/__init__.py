@@ -134,6 +134,16 @@ API: dict[type[BaseHandler], list[Operation]] = {
             status=HTTPStatus.NO_CONTENT,
         ),
     ],
+    executions.InputHandler: [
+        Operation(
+            "POST",
+            f"{_EXECUTIONS}/{{execution}}/input",
+            "Answer the `input()` of an interactive execution",
+            None,
+            executions.Answer,
+            HTTPStatus.NO_CONTENT,
+        )
+    ],
     sessions.InterruptHandler: [
         Operation("POST", f"{_SESSION}/interrupt", "Interrupt the running cell, keep the variables", Interrupted)
     ],

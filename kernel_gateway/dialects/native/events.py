@@ -52,7 +52,7 @@ class ClearEvent(_Event):
 
 
 class InputEvent(_Event):
-    """The cell waits for an answer to `input()`; on a WebSocket only."""
+    """The cell waits for an answer to `input()`; on a WebSocket, or in a stream of an `interactive` execute."""
 
     type: Literal["input_request"]
     prompt: str

@@ -25,7 +25,7 @@ from kernel_gateway.dialects.native.events import (
     StartedEvent,
     UpdateEvent,
 )
-from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary
+from kernel_gateway.dialects.native.executions import Answer, ExecutionDetail, ExecutionList, ExecutionSummary
 from kernel_gateway.dialects.native.files import FileEntry, FileList, MakeDirectory, Move
 from kernel_gateway.dialects.native.languages import LanguageList
 from kernel_gateway.dialects.native.models import (
@@ -203,6 +203,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         ChangeLimits: {"sessions": 5, "memory": "256m", "timeout": None},
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
+        Answer: {"input": "Ada", "question": 2},
         InterruptFrame: {"interrupt": True},
         LanguageList: {"languages": [_LANGUAGE]},
         SessionInfo: _SESSION,

@@ -96,6 +96,8 @@ class ExecuteHandler(JsonHandler):
             self.set_header("Content-Type", media_type)
             await self._stream(session, request, seen, STREAMS[media_type])
             return
+        if request.interactive:
+            raise InvalidRequest("only a stream shows what an interactive cell asks", field="interactive")
         async with session.execute(request, seen) as execution:
             self._tell_id(execution)
             result = await execution.result()

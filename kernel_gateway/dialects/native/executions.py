@@ -13,13 +13,16 @@ from pydantic import BaseModel, Field
 from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_json
 from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.dialects.native.sessions import ExistingHandler
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import send_pieces
 from kernel_gateway.times import moment
+from sessions.cells.execution import END_OF_INPUT
 from sessions.cells.idempotency import Run
 from sessions.cells.notebook import in_pieces, with_list
 from sessions.cells.packed import Output
 from sessions.cells.past_run import PastRun
 from sessions.model import exact_json
+from sessions.model.errors import InvalidRequest
 from sessions.session.session import Session
 
 #: maximum executions in a list. Each is still found by its id when later ones have pushed it out of the list.
@@ -81,6 +84,29 @@ class ExecutionList(BaseModel):
         runs = list(islice(session.runs.newest_first(), LISTED_MAX + 1))
         listed = [ExecutionSummary.of(session, run) for run in runs[:LISTED_MAX]]
         return cls(executions=listed, truncated=len(runs) > LISTED_MAX)
+
+
+class Answer(Body):
+    """An answer to the `input()` of a cell."""
+
+    input: str | None = Field(description="null: end of the input, as Ctrl-D")
+    question: int = Field(
+        ge=1, description="`id` of the event that asks; so a repeated request answers no later question"
+    )
+
+
+class InputHandler(ExistingHandler):
+    """`/v1/sessions/{name}/executions/{execution}/input`."""
+
+    urgent = frozenset({"POST"})
+
+    def post(self, name: str, execution: str) -> None:
+        """Answer the cell's question."""
+        answer = self.body(Answer)
+        text = END_OF_INPUT if answer.input is None else answer.input
+        if not self.session(name).runs.answer(execution, answer.question, text):
+            raise InvalidRequest("the cell does not wait for the answer to this question", field="question")
+        self.set_status(HTTPStatus.NO_CONTENT)
 
 
 class ExecutionsHandler(ExistingHandler):

@@ -121,6 +121,12 @@ class Execute(Body):
         "continue", description="what happens to the cell when its client leaves; a cell with a key always continues"
     )
 
+    interactive: bool = Field(
+        False,  # noqa: FBT003
+        description="the client reads a stream and answers `input()` with `POST …/executions/{id}/input`; needs an "
+        "`idempotency_key`",
+    )
+
     wait: bool = Field(
         True,  # noqa: FBT003
         description="false: the answer is 202 with an execution's id, and the cell runs without its client; not on a "
@@ -140,6 +146,10 @@ class Execute(Body):
                 does not have.
         """
         timeout = settings.valid_timeout(self.timeout)
+        if self.interactive and not interactive and (self.idempotency_key is None or not self.wait):
+            raise InvalidRequest(
+                "an interactive cell needs an idempotency_key and a client that waits", field="interactive"
+            )
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
             raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
         if not self.wait and self.on_disconnect == "interrupt":
@@ -151,7 +161,7 @@ class Execute(Body):
             timeout=timeout,
             store_history=self.store_history,
             stdin=None if self.stdin is None else tuple(self.stdin),
-            interactive=interactive,
+            interactive=interactive or self.interactive,
             arguments=self.arguments,
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,

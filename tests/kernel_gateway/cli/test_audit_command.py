@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -51,7 +52,8 @@ def test_the_records_of_the_asked_executions_are_printed(
 ) -> None:
     assert main(["audit", "--state-dir", str(state_dir), *flags.split()]) == 0
     told = capsys.readouterr()
-    lines = map(json.loads, told.out.splitlines())
+    lines = [*map(json.loads, told.out.splitlines())]
+    assert all(re.fullmatch(r"1970-01-01T[0-9:.]{15}Z", line["at"]) for line in lines)
     assert [line.get("session") or line["outcome"] for line in lines] == found
     assert "nothing was changed" in told.err
 

@@ -15,22 +15,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from unittest.mock import AsyncMock, Mock
 
 import pytest
 import requests
 
+from kernel_gateway import client
 from kernel_gateway.cli import COMMANDS, main, module_of, parser
 from kernel_gateway.cli.run import EXIT
 from kernel_gateway.cli.serve import sleep_text
+from kernel_gateway.client import Event, GatewayError, Session
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
 from sessions.backends.abilities import Ability
+from sessions.model.errors import CellRunsOn
 from sessions.model.values import Status
 from tests import gateways
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
 from tests.kernel_gateway.cli.test_client_commands import CLIENTS
+from tests.kernel_gateway.client.cutting import cutter
 from tests.tiers import some
 
 # -- help ------------------------------------------------------------------------------------------------------
@@ -212,11 +215,16 @@ def test_run_prints_outputs_that_only_the_last_event_has(
 
     table = {"output_type": "display_data", "data": {"text/plain": "table", "text/html": "<table>"}, "metadata": {}}
     outputs = [printed("early\n"), printed("late\n"), table]
-    result = {"status": "ok", "state": "preserved", "error": None, "truncated": False, "outputs": outputs}
-    socket = AsyncMock(close=Mock())
-    events = ({"type": "output", "output": outputs[0]}, {"type": "result", **result})
-    socket.read_message.side_effect = [*map(json.dumps, events), None]
-    monkeypatch.setattr("kernel_gateway.cli.run.websocket_connect", AsyncMock(return_value=socket))
+    ended = dict.fromkeys(client.Result.__dataclass_fields__) | {
+        "status": "ok",
+        "state": "preserved",
+        "outputs": outputs,
+    }
+    events = [
+        Event("output", {"type": "output", "output": outputs[0]}),
+        Event("result", ended, client.Result.of(ended, [])),
+    ]
+    monkeypatch.setattr(Session, "stream", lambda *_arguments, **_options: (each for each in events))
     assert run("--save", str(tmp_path), "-c", "any") == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[:4] == ["early", "early", "late", "table [text/html]"]
@@ -401,21 +409,33 @@ def test_run_reports_that_no_gateway_answers(
         assert capsys.readouterr().err.startswith(f"kernel-gateway: no gateway at {url}: ")
 
 
-def test_run_ends_when_the_gateway_ends_the_connection(
+def test_run_ends_when_the_gateway_does_not_take_it_back(
     run: Callable[..., int], capsys: pytest.CaptureFixture[str], gateway: Gateway
 ) -> None:
     keys = f"{gateway.url}/v1/admin/keys"
     admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
     made = requests.post(keys, headers=admin, json={"tenant": "alice"}, timeout=30).json()
-    with ThreadPoolExecutor(1) as other:
-        ended = other.submit(run, "-s", "revoked", "--key", made["key"], "-c", HANGS)
+    code = "import time\nopen('begun', 'w').close()\nwhile True: print('x', flush=True); time.sleep(0.1)"
+    with cutter(gateway) as way, ThreadPoolExecutor(1) as other:
+        ended = other.submit(run, "-s", "revoked", "--url", way.url, "--key", made["key"], "-c", code)
         until(lambda: exists(gateway, "revoked", "begun"))
         requests.delete(f"{keys}/{made['id']}", headers=admin, timeout=30).raise_for_status()
+        way.cuts.append(b"event: output")
         assert ended.result(60) == 2
-    assert capsys.readouterr().err == (
-        f"kernel-gateway: the connection to {gateway.url} ended before the cell did: "
-        "the key was revoked or has expired\n"
-    )
+    assert capsys.readouterr().err.startswith("kernel-gateway: SB020: ")
+    gateway.call("DELETE", "/v1/sessions/revoked")
+
+
+def test_a_cell_that_runs_on_without_the_gateway_has_an_exit_code_of_its_own(
+    run: Callable[..., int], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stream(*_arguments: object, **_options: object) -> Iterator[Event]:
+        yield Event("started", {})
+        raise GatewayError(CellRunsOn().as_dict())
+
+    monkeypatch.setattr(Session, "stream", stream)
+    assert run("-c", "1") == 6
+    assert capsys.readouterr().err.startswith("kernel-gateway: SB048: ")
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["shown", "json"])
@@ -560,7 +580,7 @@ def test_a_cell_goes_on_when_its_output_cannot_be_saved(
     assert run("--save", str(plots), "-c", code) == 0
     printed = capsys.readouterr()
     assert "after" in printed.out
-    assert printed.err.startswith("kernel-gateway: [Errno 2] ")
+    assert printed.err.startswith(f"kernel-gateway: {tmp_path}")
 
 
 def test_a_directory_that_cannot_be_made_is_named_before_the_cell_runs(
@@ -605,7 +625,7 @@ KERNELS = {"jupyter_client", "docker"}
         (("doctor", "--help"), {"tornado", *SERVICE, *KERNELS}),
         (("exec-json", "--help"), {*SERVICE, *KERNELS}),
         (("files", "--help"), {"tornado", "structlog", *SERVICE, *KERNELS}),
-        (("run", "--help"), {*SERVICE - {"tornado.web"}, *KERNELS, "structlog"}),  # tornado's WebSocket client needs it
+        (("run", "--help"), {"tornado", "structlog", *SERVICE, *KERNELS}),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -35,6 +35,7 @@ BYTES = bytes(range(256)) * 1000
 #: one call of each command
 CALLS = [
     ("sessions",),
+    ("sessions", "--all"),
     ("executions", "list"),
     ("executions", "show", "a"),
     ("executions", "end", "a"),
@@ -56,7 +57,7 @@ CALLS = [
     ("tenants", "list"),
     ("tenants", "limits", "carol", "--sessions", "1"),
 ]
-CLIENTS = {"run", *(call[0] for call in CALLS)}
+CLIENTS = {"run", "console", *(call[0] for call in CALLS)}
 
 
 @pytest.fixture
@@ -131,10 +132,43 @@ def test_sessions_are_listed_as_json(out: Callable[..., str], gateway: Gateway, 
     assert shown[session] == gateway.call("GET", f"/v1/sessions/{session}").json()["id"]
 
 
+def test_an_admin_lists_the_sessions_of_all_tenants(
+    out: Callable[..., str], gateway: Gateway, session: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gateway.execute(session, "1", tenant="bob")
+    monkeypatch.setenv("KERNEL_GATEWAY_KEY", gateway.admin_key())
+    [line] = [line.split() for line in out("sessions", "--all").splitlines() if session in line]
+    assert line[:4] == ["bob", session, "python", "idle"]
+    assert session in {each["name"] for each in json.loads(out("sessions", "--all", "--json"))["sessions"]}
+
+
 def test_a_session_is_made_as_its_flags_say(out: Callable[..., str], gateway: Gateway, session: str) -> None:
-    assert out("create", "-s", session, "--language", "bash", "--idle-timeout", "77") == ""
+    limits = ("--memory", "256m", "--cpus", "0.5", "--processes", "64", "--disk", "64m")
+    assert out("create", "-s", session, "--language", "bash", "--idle-timeout", "77", *limits) == ""
     shown = gateway.call("GET", f"/v1/sessions/{session}").json()
     assert (shown["language"], shown["idle_timeout"]) == ("bash", 77)
+    assert (shown["limits"]["memory"], shown["limits"]["cpus"]) == (256 * 1024**2, 0.5)
+    assert (shown["limits"]["processes"], shown["limits"]["disk"]) == (64, 64 * 1024**2)
+
+
+def test_an_image_that_is_not_offered_is_refused(fails: Callable[..., str], session: str) -> None:
+    assert "any/image" in fails("create", "-s", session, "--image", "any/image")
+
+
+def test_a_local_file_that_is_not_there_is_named_without_the_systems_number(
+    fails: Callable[..., str], session: str
+) -> None:
+    assert fails("files", "put", "-s", session, "no/such") == "no/such: No such file or directory"
+
+
+def test_keys_are_listed_as_json_as_the_admin_api_does(out: Callable[..., str], gateway: Gateway) -> None:
+    admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
+    told = gateway.call("GET", "/v1/admin/keys", tenant=None, headers=admin).json()
+    listed = json.loads(out("keys", "list", "--json", "--state-dir", str(gateway.state_dir)))
+    assert [each["role"] for each in told["keys"]].count("admin") >= 1
+    unused = [each for each in told["keys"] if each["last_used_at"] is None]
+    assert [each for each in listed["keys"] if each["last_used_at"] is None] == unused
+    assert [each.keys() for each in listed["keys"]] == [each.keys() for each in told["keys"]]
 
 
 def test_a_session_is_ended(out: Callable[..., str], gateway: Gateway, session: str) -> None:

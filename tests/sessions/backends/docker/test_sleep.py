@@ -235,7 +235,7 @@ async def test_what_code_writes_during_a_trial_is_thrown_away(bed: Bed, monkeypa
     clear = trials.clear
 
     def look_and_clear(engine: Engine, trial: trials.Trial) -> None:
-        written.append((trial.changes / "upper" / "ticks").read_text())
+        written.append((trial.changes / "upper-home-user" / "ticks").read_text())
         clear(engine, trial)
 
     monkeypatch.setattr(trials, "clear", look_and_clear)

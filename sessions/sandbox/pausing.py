@@ -31,10 +31,13 @@ log = structlog.get_logger()
 QUIET = 5.0
 #: seconds between two checks whether the cells have ended
 LOOK = 0.02
+#: seconds in which the end of a command that was killed just before the pause may become known
+JUST_ENDED = 0.5
 #: process id of a container's first process, and states of processes that have ended. Source: proc_pid_stat(5)
 LAUNCHER, ENDED = 1, {"Z", "X"}
 #: characters of a command that are shown
 SHOWN = 100
+UNKNOWN = "what runs in it is not known"
 
 
 class Pausable(Protocol):
@@ -121,10 +124,10 @@ class Pausing:
             until = loop.time() + QUIET
             while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
                 await asyncio.sleep(LOOK)
-            # This asks the container, so it must come before the freeze.
-            occupied = await self._occupied() if self._sandbox.can_sleep else ""
+            leaves = self._sandbox.can_sleep
+            occupied = await self._occupied() if leaves else ""  # before the freeze, because it asks the container
             await self._change_containers(lambda container: container.pause())
-            if self._sandbox.can_sleep:
+            if leaves:
                 await self._leave_memory(occupied)
 
     # -- from memory to disk --------------------------------------------------------------------------------
@@ -166,22 +169,25 @@ class Pausing:
         """Return what runs in the sandbox's own container, which cannot be written to disk. Empty if nothing does."""
         if (container := self._sandbox.container) is None:
             return ""
-        for command in self._sandbox.commands.attached():
-            return f"command {command.pid} runs ({shlex.join(command.program.argv)[:SHOWN]})"
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while commands := self._sandbox.commands.attached():
+            if loop.time() > begun + JUST_ENDED:
+                return f"command {commands[0].pid} runs ({shlex.join(commands[0].program.argv)[:SHOWN]})"
+            await asyncio.sleep(LOOK)
         if self._sandbox.watchers.present:
             return "a client watches directories"
-        loop = asyncio.get_running_loop()
-        until = loop.time() + QUIET
         while True:
             try:
-                found = await list_processes(container)
-            except SessionError as error:
-                return f"its processes are not known ({error.message})"
+                async with asyncio.timeout(QUIET):
+                    found = await list_processes(container)
+            except (SessionError, TimeoutError):
+                return UNKNOWN
             running = [each for each in found.processes if each.pid != LAUNCHER and each.state not in ENDED]
             if not running and not found.truncated:
                 return ""
-            if running and loop.time() > until:
-                return f"process {running[0].pid} runs ({running[0].command[:SHOWN]})"
+            if found.truncated or loop.time() > begun + QUIET:
+                return f"process {running[0].pid} runs ({running[0].command[:SHOWN]})" if running else UNKNOWN
             await asyncio.sleep(LOOK)
 
     # -- the end of the pause -------------------------------------------------------------------------------
@@ -192,8 +198,8 @@ class Pausing:
         Raises:
             BackendUnavailable: when the engine does not answer; the sandbox is still paused.
             ConnectionFailed: when the engine refuses; the sandbox is still paused.
-            SessionError: when a kernel could not be woken now: it has no room in memory, or has not answered; the sandbox
-                is still paused.
+            SessionError: when a kernel could not be woken now: it has no room in memory, or has not answered; the
+                sandbox is still paused.
             LedgerUnavailable: when the end of the pause cannot be recorded.
         """
         async with self._turn:  # after a pause that has just begun

@@ -33,6 +33,8 @@ QUIET = 5.0
 LOOK = 0.02
 #: seconds in which the end of a command that was killed just before the pause may become known
 JUST_ENDED = 0.5
+#: seconds for a container to list its processes
+LIST_TIMEOUT = 10.0
 #: process id of a container's first process, and states of processes that have ended. Source: proc_pid_stat(5)
 LAUNCHER, ENDED = 1, {"Z", "X"}
 #: characters of a command that are shown
@@ -179,7 +181,7 @@ class Pausing:
             return "a client watches directories"
         while True:
             try:
-                async with asyncio.timeout(QUIET):
+                async with asyncio.timeout(LIST_TIMEOUT):
                     found = await list_processes(container)
             except (SessionError, TimeoutError):
                 return UNKNOWN

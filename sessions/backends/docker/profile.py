@@ -50,9 +50,8 @@ DISKS_LABEL = "kernel-gateway.files"
 _MIB = 1024**2
 _OWNER = f"uid={UID},gid={UID}"
 _PRIVATE_OPTIONS = f"nosuid,nodev,size=16m,{_OWNER},mode=0700"
-#: permissions of the root of `/tmp`
-TEMPORARY_MODE = "1777"
-_TEMPORARY_OPTIONS = f"nosuid,nodev,mode={TEMPORARY_MODE}"
+_TEMPORARY_MODE = "1777"
+_TEMPORARY_OPTIONS = f"nosuid,nodev,mode={_TEMPORARY_MODE}"
 #: options of a file system on a loop device. With `barrier=0`, data that code syncs stays in the host's memory until
 #: Linux writes it, so no session makes the host's disk busy. With `noinit_itable`, a new disk's tables are not written.
 _DISK_OPTIONS = "nosuid,nodev,noatime,barrier=0,noinit_itable"
@@ -219,7 +218,7 @@ def disks_of(settings: DockerSettings, limits: Limits, workspace: str, *, shared
     """Return the volumes of a workspace: one for its files, and one for its `/tmp` if containers share it."""
     files, temporary = volume_names(workspace)
     disks = [Disk(files, WORKSPACE, limits.disk, "0700")]
-    return [*disks, Disk(temporary, TEMPORARY, settings.temporary, TEMPORARY_MODE)] if shared else disks
+    return [*disks, Disk(temporary, TEMPORARY, settings.temporary, _TEMPORARY_MODE)] if shared else disks
 
 
 def workspace_mounts(settings: DockerSettings, disks: Sequence[Disk], devices: Mapping[str, str] | None) -> list[Mount]:

@@ -19,11 +19,11 @@ from pathlib import Path
 from docker.errors import NotFound
 from docker.types import DriverConfig, Mount
 
-from kernel_image.protocol import TEMPORARY
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.container.cleanup import VOLUMES_WAIT
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.profile import TEMPORARY_MODE, UID, WORKSPACE, DockerSettings, volume_names
+from sessions.backends.docker.profile import UID, Disk, DockerSettings, disks_of
+from sessions.model.values import Limits
 
 #: directory of a file system in memory, which every Linux has
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directories in it are private
@@ -56,29 +56,28 @@ def prepare(engine: Engine, settings: DockerSettings, workspace: str, *, shared:
     """
     name = f"trial-{uuid.uuid4().hex}"
     changes = _SHARED_MEMORY / f"{_prefix(settings)}{name}"
-    files, temporary = zip(volume_names(workspace), volume_names(name), strict=True)
-    lower = [(*files, WORKSPACE, 0o700), *([(*temporary, TEMPORARY, int(TEMPORARY_MODE, 8))] if shared else [])]
-    found = [engine.api.inspect_volume(volume)["Mountpoint"] for volume, *_ in lower]
+    below, above = (disks_of(settings, Limits(), each, shared=shared) for each in (workspace, name))  # of any size
+    found = [engine.api.inspect_volume(disk.name)["Mountpoint"] for disk in below]
     volumes = []
     try:
         changes.mkdir(mode=0o700)
-        for place, (_, volume, target, mode) in zip(found, lower, strict=True):
-            upper, work = (changes / f"{kind}{target.replace('/', '-')}" for kind in ("upper", "work"))
+        for place, disk in zip(found, above, strict=True):
+            upper, work = (changes / f"{kind}{disk.target.replace('/', '-')}" for kind in ("upper", "work"))
             upper.mkdir()
             work.mkdir(mode=0o700)
-            upper.chmod(mode)
+            upper.chmod(int(disk.mode, 8))
             os.chown(upper, UID, UID)  # the trial sees this directory as the root of the volume
             options = f"nosuid,nodev,lowerdir={place},upperdir={upper},workdir={work}"
-            volumes.append(_overlay(settings, volume, target, options))
+            volumes.append(_overlay(settings, disk, options))
     except OSError as error:
         raise CheckpointFailed(f"{changes} cannot be made: {error.strerror}") from error
     return Trial(name, changes, tuple(volumes))
 
 
-def _overlay(settings: DockerSettings, volume: str, target: str, options: str) -> Mount:
+def _overlay(settings: DockerSettings, disk: Disk, options: str) -> Mount:
     return Mount(
-        target=target,
-        source=volume,
+        target=disk.target,
+        source=disk.name,
         type="volume",
         no_copy=True,
         labels=settings.labels,

@@ -230,7 +230,7 @@ async def test_a_trial_that_cannot_be_removed_now_is_removed_later(bed: Bed, mon
     assert failures > 1
 
 
-@pytest.mark.parametrize(("place", "folder"), [("ticks", "upper-home-user"), ("/tmp/ticks", "upper-tmp")])  # noqa: S108 - in the container
+@pytest.mark.parametrize(("place", "folder"), [("ticks", "upper-home-user"), ("/tmp/ticks", "upper-tmp")])
 async def test_what_code_writes_during_a_trial_is_thrown_away(
     bed: Bed, monkeypatch: pytest.MonkeyPatch, place: str, folder: str
 ) -> None:

@@ -75,6 +75,8 @@ class KernelMemory:
             SleepFailed: when the kernel could not be written or woken; it continues.
         """
         self._require_ability()
+        async with kernel.preloading.paused():
+            pass  # an import ahead of need would count as a use
         with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
             try:
                 return await self._write_and_prove(kernel)

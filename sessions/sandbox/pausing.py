@@ -1,22 +1,45 @@
-"""The pause of a sandbox: its containers are frozen, with memory and files, until a client resumes the sandbox."""
+"""The pause of a sandbox: it keeps memory, processes and files until a client resumes it, and nothing in it runs.
+
+First all containers are frozen. Where kernels can sleep, they are then written to disk one after the other, and their
+containers end; so does the sandbox's own container if nothing runs in it. What cannot be written stays frozen.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+import shlex
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
+import structlog
+
 from sessions.backends.base import KernelHandle
-from sessions.model.errors import SandboxNotFound
+from sessions.guest.processes import list_processes
+from sessions.model.checkpoint import InUse
+from sessions.model.errors import SandboxNotFound, SessionClosed, SessionError
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey
+from sessions.sandbox.commands import Commands
+from sessions.sandbox.watchers import Watchers
 from sessions.session.session import Session
 
-#: seconds in which interrupted cells may end. A cell that ignores its interrupt is frozen with its container.
+log = structlog.get_logger()
+
+#: seconds in which interrupted cells, and tools that have lost their client, may end. What has not ended then is frozen
+#: with its container. A tool for ports ends after 3 s without a connection.
 QUIET = 5.0
 #: seconds between two checks whether the cells have ended
 LOOK = 0.02
+#: seconds in which the end of a command that was killed just before the pause may become known
+JUST_ENDED = 0.5
+#: seconds for a container to list its processes
+LIST_TIMEOUT = 10.0
+#: process id of a container's first process, and states of processes that have ended. Source: proc_pid_stat(5)
+LAUNCHER, ENDED = 1, {"Z", "X"}
+#: characters of a command that are shown
+SHOWN = 100
+UNKNOWN = "what runs in it is not known"
 
 
 class Pausable(Protocol):
@@ -24,6 +47,19 @@ class Pausable(Protocol):
 
     key: SessionKey
     spec: SandboxSpec
+    commands: Commands
+    watchers: Watchers
+
+    @property
+    def container(self) -> KernelHandle | None:
+        """Its own container, if there is one."""
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether its kernels can be written to disk, where its files are already."""
+
+    async def end_container(self) -> None:
+        """End its own container. The next use starts another one."""
 
     def amend(self, **changes: Any) -> None:
         """Change fields of the sandbox's spec."""
@@ -38,16 +74,12 @@ class Pausable(Protocol):
 class Pausing:
     """Pauses and resumes one sandbox."""
 
-    def __init__(self, sandbox: Pausable, container: Callable[[], KernelHandle | None]) -> None:
-        """Change nothing yet.
-
-        Args:
-            sandbox: the sandbox.
-            container: returns the sandbox's own container, if there is one.
-        """
+    def __init__(self, sandbox: Pausable) -> None:
+        """Change nothing yet."""
         self._sandbox = sandbox
-        self._container = container
         self._turn = asyncio.Lock()
+        #: why a part of the paused sandbox is still in memory, for its client; empty if none is, or it is not paused
+        self.problem = ""
         #: functions that cut the clients' connections: clients learn of the pause from a broken connection
         self.connections: set[Callable[[], None]] = set()
 
@@ -86,7 +118,7 @@ class Pausing:
         """Begin the pause. No client can use the sandbox when this method returns.
 
         Returns:
-            a task that is done when all containers are frozen.
+            a task that is done when all containers are frozen, or have ended after their memory was written.
 
         Raises:
             LedgerUnavailable: when the pause cannot be recorded; nothing has changed.
@@ -105,7 +137,73 @@ class Pausing:
             until = loop.time() + QUIET
             while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
                 await asyncio.sleep(LOOK)
+            leaves = self._sandbox.can_sleep
+            occupied = await self._occupied() if leaves else ""  # before the freeze, because it asks the container
             await self._change_containers(lambda container: container.pause())
+            if leaves:
+                await self._leave_memory(occupied)
+
+    # -- from memory to disk --------------------------------------------------------------------------------
+
+    async def _leave_memory(self, occupied: str) -> None:
+        """Write the kernels to disk, and end their containers and the sandbox's own. What fails stays frozen."""
+        problems = [await self._write(session) for session in self._sandbox.sessions() if session.alive]
+        if occupied:
+            problems.append(f"its container for files and commands is still in memory: {occupied}")
+        else:
+            await self._sandbox.end_container()
+        self.problem = "; ".join(filter(None, problems))
+        if self.problem:
+            log.warning("a paused sandbox keeps memory", sandbox=str(self._sandbox.key), reason=self.problem)
+
+    async def _write(self, session: Session) -> str:
+        """Let a session sleep whose container is frozen.
+
+        Returns:
+            why it is still in memory, frozen again. Empty if it sleeps.
+
+        Raises:
+            BackendUnavailable: when the engine does not freeze it again.
+        """
+        container = session.container
+        if container is None:  # it has ended
+            return ""
+        try:
+            await container.resume()
+        except SessionError as error:
+            return _still(session, error.message)
+        failure = await _asleep(session)
+        if failure and session.alive:
+            await container.pause()
+            return _still(session, failure)
+        return ""
+
+    async def _occupied(self) -> str:
+        """Return what runs in the sandbox's own container, which cannot be written to disk. Empty if nothing does."""
+        if (container := self._sandbox.container) is None:
+            return ""
+        loop = asyncio.get_running_loop()
+        begun = loop.time()
+        while commands := self._sandbox.commands.attached():
+            if loop.time() > begun + JUST_ENDED:
+                return f"command {commands[0].pid} runs ({shlex.join(commands[0].program.argv)[:SHOWN]})"
+            await asyncio.sleep(LOOK)
+        if self._sandbox.watchers.present:
+            return "a client watches directories"
+        while True:
+            try:
+                async with asyncio.timeout(LIST_TIMEOUT):
+                    found = await list_processes(container)
+            except (SessionError, TimeoutError):
+                return UNKNOWN
+            running = [each for each in found.processes if each.pid != LAUNCHER and each.state not in ENDED]
+            if not running and not found.truncated:
+                return ""
+            if found.truncated or loop.time() > begun + QUIET:
+                return f"process {running[0].pid} runs ({running[0].command[:SHOWN]})" if running else UNKNOWN
+            await asyncio.sleep(LOOK)
+
+    # -- the end of the pause -------------------------------------------------------------------------------
 
     async def resume(self, lifetime: float) -> None:
         """Let the sandbox continue for `lifetime` seconds from now on. One that runs already is not changed.
@@ -113,20 +211,55 @@ class Pausing:
         Raises:
             BackendUnavailable: when the engine does not answer; the sandbox is still paused.
             ConnectionFailed: when the engine refuses; the sandbox is still paused.
+            SessionError: when a kernel could not be woken now: it has no room in memory, or has not answered; the
+                sandbox is still paused.
             LedgerUnavailable: when the end of the pause cannot be recorded.
         """
         async with self._turn:  # after a pause that has just begun
             if self.paused:  # several uses may wake it at once
                 await self._change_containers(lambda container: container.resume())
+                # All of them now, and not each at its next use: what runs in them beside cells continues, too.
+                await _first_failure(_wake(each) for each in self._sandbox.sessions() if each.sleep_image is not None)
                 self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
+                self.problem = ""
 
     async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""
-        try:
-            await gather_all(*(change(container) for container in self._containers()))
-        except ExceptionGroup as failed:  # a client gets one error
-            raise failed.exceptions[0] from failed
+        await _first_failure(change(container) for container in self._containers())
 
     def _containers(self) -> list[KernelHandle]:
-        found = [self._container(), *(session.container for session in self._sandbox.sessions() if session.alive)]
+        sandbox = self._sandbox
+        found = [sandbox.container, *(session.container for session in sandbox.sessions() if session.alive)]
         return [each for each in found if each is not None]
+
+
+async def _first_failure(works: Iterable[Awaitable[None]]) -> None:
+    """Do all works, also when some of them fail. A client gets one error."""
+    try:
+        await gather_all(*works)
+    except ExceptionGroup as failed:
+        raise failed.exceptions[0] from failed
+
+
+async def _asleep(session: Session) -> str:
+    """Let a session sleep. Wait for tools in its container, which may still have to notice that their client has left.
+
+    Returns:
+        why it does not sleep, for its client. Empty if it sleeps.
+    """
+    loop = asyncio.get_running_loop()
+    until = loop.time() + QUIET
+    while failure := await session.fall_asleep():
+        if session.sleep_problem != InUse.shown or loop.time() > until:
+            return session.sleep_problem or failure
+        await asyncio.sleep(LOOK)
+    return ""
+
+
+async def _wake(session: Session) -> None:
+    with suppress(SessionClosed):
+        await session.start()
+
+
+def _still(session: Session, reason: str) -> str:
+    return f"context {session.key.name} is still in memory: {reason}"

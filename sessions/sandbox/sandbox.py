@@ -103,7 +103,7 @@ class Sandbox(Owner):
         self.commands = Commands(self, services, self._activity)
         #: directories that clients watch
         self.watchers = Watchers(self)
-        self.pausing = Pausing(self, lambda: self._container)
+        self.pausing = Pausing(self)
         #: copies of the sandbox
         self.moments = Moments(self, services)
 
@@ -120,6 +120,11 @@ class Sandbox(Owner):
     def running(self) -> list[ExecuteRequest]:
         """The commands that run in its own container."""
         return self.commands.under_way
+
+    @property
+    def can_sleep(self) -> bool:
+        """Whether its kernels can be written to disk, where its files are already."""
+        return self._services.kernels.keeps_files and self._services.kernel_memory.ability.on
 
     # -- its own container ----------------------------------------------------------------------------------
 
@@ -188,6 +193,17 @@ class Sandbox(Owner):
             raise
         self._attach(container)
         return container
+
+    async def end_container(self) -> None:
+        """End its own container, in which nothing runs. The next use starts another one on the same files."""
+        container = self._container
+        if container is not None:
+            await container.kill()
+            self._left(container)
+
+    def _left(self, container: KernelHandle) -> None:
+        if self._container is container:  # else it has another one already
+            self._container = None
 
     def _attach(self, container: KernelHandle) -> None:
         self._container = container
@@ -267,7 +283,7 @@ class Sandbox(Owner):
 
     async def _watch_exit(self, container: KernelHandle, began: float) -> None:
         ended = await container.wait()
-        self._container = None
+        self._left(container)
         if self.closed or self._lost(f"its container ended ({ended.reason.value})"):
             return
         if not self._services.kernels.keeps_files and self._services.clock() - began >= LASTING:

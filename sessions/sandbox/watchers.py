@@ -66,6 +66,11 @@ class Watchers:
         #: number of directories whose changes are streamed
         self._streams = 0
 
+    @property
+    def present(self) -> bool:
+        """Whether a directory is watched."""
+        return bool(self._asked or self._streams)
+
     async def stream(self, path: str, *, recursive: bool) -> AsyncGenerator[list[Change], None]:
         """Watch a directory, and yield its changes when they happen; see `watch`. The first list is empty.
 

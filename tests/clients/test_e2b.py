@@ -34,6 +34,7 @@ from e2b_code_interpreter import AsyncSandbox, Sandbox, SandboxMetrics, SandboxQ
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import until
+from tests.kernel_gateway.e2b import control
 
 pytestmark = pytest.mark.timeout(300)
 Options = dict[str, Any]
@@ -467,6 +468,51 @@ def test_a_paused_sandbox_stands_still_and_outlives_a_restart_of_the_gateway(tmp
         after = int(Sandbox.connect(sandbox.sandbox_id, **own).run_code("x").text or "")
         assert before <= after < before + 100  # 12 s would be 120
         assert Sandbox.kill(sandbox.sandbox_id, **own)
+
+
+def on_disks(gateway: Gateway, disks: set[str] | None = None) -> dict[str, set[str]]:
+    """Return the volumes of each of the gateway's containers, or only of those that use one of these volumes."""
+    found = {
+        container["Id"]: {mount["Name"] for mount in container["Mounts"] if "Name" in mount}
+        for container in gateway.containers()
+    }
+    return {name: used for name, used in found.items() if disks is None or used & disks}
+
+
+def told(gateway: Gateway, sandbox: Sandbox) -> dict[str, Any]:
+    """Return what the gateway tells about a sandbox, also the fields that the SDK does not know."""
+    answer: dict[str, Any] = control(gateway, "GET", f"/sandboxes/{sandbox.sandbox_id}").json()
+    return answer
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_a_paused_sandbox_costs_no_memory_and_keeps_everything() -> None:
+    with gateways.gateway("docker", golden_images="auto", preload="", pool_size="0", pool_max="0") as gateway:
+        gateway.wait_for_sleep()
+        own = options(gateway)
+        sandbox = Sandbox.create(timeout=300, lifecycle={"on_timeout": "pause", "auto_resume": True}, **own)
+        two = sandbox.create_code_context()
+        sandbox.run_code("x = 1; held = open('/tmp/held', 'w+'); held.write('in a buffer')")
+        sandbox.run_code("x = 2; import threading; event = threading.Event()", context=two)
+        sandbox.files.write("file", "text")
+        sandbox.commands.run("echo of-a-command > /tmp/of-a-command")
+        shared = max(on_disks(gateway).values(), key=lambda used: len(on_disks(gateway, used)))
+        assert len(on_disks(gateway, shared)) == 3  # the positive control: two contexts, and files and commands
+        command = sandbox.commands.run("sleep 100", background=True)
+        sandbox.pause()
+        assert len(on_disks(gateway, shared)) == 1
+        assert f"command {command.pid} runs" in told(gateway, sandbox)["sleepProblem"]
+        assert sandbox.connect(timeout=300).commands.kill(command.pid)
+        sandbox.pause()
+        assert on_disks(gateway, shared) == {}
+        assert "sleepProblem" not in told(gateway, sandbox)
+        assert sandbox.files.read("file") == "text"  # this wakes it
+        assert sandbox.run_code("held.seek(0); print(x, held.read())").logs.stdout == ["1 in a buffer\n"]
+        assert sandbox.run_code("print(x, event.is_set())", context=two).logs.stdout == ["2 False\n"]
+        assert sandbox.files.read("/tmp/of-a-command") == "of-a-command\n"
+        assert sandbox.kill()
+        assert gateway.errors() == []
 
 
 def test_a_sandbox_is_paused_when_its_time_is_over_if_its_client_wants_that(gateway: Gateway) -> None:

@@ -268,8 +268,11 @@ def state_of(sandbox: Sandbox) -> str:
 def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     """Return a sandbox as clients see it."""
     spec = sandbox.spec
-    network = spec.asked.get("network")
-    return ({} if network is None else {"network": network}) | {
+    network, problem = spec.asked.get("network"), sandbox.pausing.problem
+    beside = {"network": network} if network is not None else {}
+    if problem:  # beside the fields that E2B's clients know
+        beside["sleepProblem"] = problem
+    return beside | {
         "templateID": spec.template,
         "sandboxID": sandbox.key.name,
         "clientID": "kernel-gateway",

@@ -234,7 +234,9 @@ def _trial(settings: DockerSettings) -> str:
             ending.callback(engine.api.remove_volume, name)
             trial = trials.prepare(engine, settings, workspace)
             ending.callback(trials.clear, engine, trial)
-            host = engine.api.create_host_config(runtime=settings.runtime, mounts=[trial.volume], network_mode="none")
+            host = engine.api.create_host_config(
+                runtime=settings.runtime, mounts=list(trial.volumes), network_mode="none"
+            )
             write = ["touch", f"{WORKSPACE}/written"]
             made = engine.api.create_container(
                 settings.image, write, user=f"{UID}:{UID}", labels=settings.labels, host_config=host
@@ -242,7 +244,7 @@ def _trial(settings: DockerSettings) -> str:
             ending.callback(engine.api.remove_container, made, force=True)
             engine.api.start(made)
             engine.api.wait(made)
-            in_memory = (trial.changes / "upper" / "written").exists()
+            in_memory = any(trial.changes.glob("upper*/written"))
             return "" if in_memory else "what a trial writes is not in the memory of this machine"
     except (CheckpointFailed, SessionError, *CONNECTION_ERRORS) as error:
         return str(error)

@@ -133,7 +133,8 @@ class DockerSleep:
         offline = replace(launch, image=image.source, egress=None)
         call = partial(self._engine.call, lane=SLEEP, owner=launch.tenant)
         try:
-            trial = await call(trials.prepare, self._engine, self._settings, launch.workspace or "")
+            prepare = partial(trials.prepare, shared=launch.shared)
+            trial = await call(prepare, self._engine, self._settings, launch.workspace or "")
         except (CheckpointFailed, APIError) as error:
             raise StartFailed("no trial of a sleeping kernel could be prepared") from error
         try:

@@ -167,7 +167,7 @@ class Starter:
                 name=name,
                 workspace=workspace,
                 gvisor=self._gvisor,
-                files=trial.volume if trial else None,
+                files=trial.volumes if trial else None,
             )
 
         try:

@@ -2,7 +2,8 @@
 
 A trial proves that an image can be restored, while the kernel itself is held. The kernel's code runs for a moment in
 the trial, so it must not write to the session's files. It sees them through an overlay (Linux's overlayfs), whose upper
-directory gets all changes. This directory is in the host's `/dev/shm`, so changes count as memory of the container.
+directory gets all changes; so it sees `/tmp`, if containers share it. The upper directories are in the host's
+`/dev/shm`, so changes count as memory of the container.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from docker.types import DriverConfig, Mount
 from sessions.backends.docker.checkpoint.runtime import CheckpointFailed
 from sessions.backends.docker.container.cleanup import VOLUMES_WAIT
 from sessions.backends.docker.engine.engine import Engine
-from sessions.backends.docker.profile import UID, WORKSPACE, DockerSettings, volume_names
+from sessions.backends.docker.profile import UID, Disk, DockerSettings, disks_of
+from sessions.model.values import Limits
 
 #: directory of a file system in memory, which every Linux has
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - the directories in it are private
@@ -35,49 +37,59 @@ class Trial:
     workspace: str
     #: directory on the host that gets the trial's changes of files
     changes: Path
-    #: volume of the workspace, which the engine makes
-    volume: Mount
+    #: volumes of the workspace, which the engine makes
+    volumes: tuple[Mount, ...]
 
 
-def prepare(engine: Engine, settings: DockerSettings, workspace: str) -> Trial:
+def prepare(engine: Engine, settings: DockerSettings, workspace: str, *, shared: bool = False) -> Trial:
     """Make the directories of a trial. Blocks.
 
     Args:
         engine: the engine. It has mounted the session's files, because the kernel's container uses them.
         settings: settings of the backend.
         workspace: workspace of the session.
+        shared: whether other containers use the workspace too and share its `/tmp`.
 
     Raises:
         CheckpointFailed: when the directories cannot be made.
         APIError: when the engine refused.
     """
-    files = engine.api.inspect_volume(volume_names(workspace)[0])["Mountpoint"]
     name = f"trial-{uuid.uuid4().hex}"
     changes = _SHARED_MEMORY / f"{_prefix(settings)}{name}"
-    upper, work = changes / "upper", changes / "work"
+    below, above = (disks_of(settings, Limits(), each, shared=shared) for each in (workspace, name))  # of any size
+    found = [engine.api.inspect_volume(disk.name)["Mountpoint"] for disk in below]
+    volumes = []
     try:
-        for directory in (changes, upper, work):
-            directory.mkdir(mode=0o700)
-        os.chown(upper, UID, UID)  # the trial sees this directory as the root of its workspace
+        changes.mkdir(mode=0o700)
+        for place, disk in zip(found, above, strict=True):
+            upper, work = (changes / f"{kind}{disk.target.replace('/', '-')}" for kind in ("upper", "work"))
+            upper.mkdir()
+            work.mkdir(mode=0o700)
+            upper.chmod(int(disk.mode, 8))
+            os.chown(upper, UID, UID)  # the trial sees this directory as the root of the volume
+            options = f"nosuid,nodev,lowerdir={place},upperdir={upper},workdir={work}"
+            volumes.append(_overlay(settings, disk, options))
     except OSError as error:
         raise CheckpointFailed(f"{changes} cannot be made: {error.strerror}") from error
-    options = f"nosuid,nodev,lowerdir={files},upperdir={upper},workdir={work}"
-    volume = Mount(
-        target=WORKSPACE,
-        source=volume_names(name)[0],
+    return Trial(name, changes, tuple(volumes))
+
+
+def _overlay(settings: DockerSettings, disk: Disk, options: str) -> Mount:
+    return Mount(
+        target=disk.target,
+        source=disk.name,
         type="volume",
         no_copy=True,
         labels=settings.labels,
         driver_config=DriverConfig("local", {"type": "overlay", "device": "overlay", "o": options}),
     )
-    return Trial(name, changes, volume)
 
 
 async def end(engine: Engine, trial: Trial, owner: str) -> None:
-    """Remove the volume and the directories of a trial whose container was removed. If this fails, it is retried later.
+    """Remove the volumes and directories of a trial whose container was removed. If this fails, it is retried later.
 
     Args:
-        engine: engine that has the volume.
+        engine: engine that has the volumes.
         trial: the trial.
         owner: owner of the calls, as in `Engine.call`.
     """
@@ -86,13 +98,14 @@ async def end(engine: Engine, trial: Trial, owner: str) -> None:
 
 
 def clear(engine: Engine, trial: Trial) -> None:
-    """Remove the volume and the directories of a trial whose container was removed. Blocks.
+    """Remove the volumes and directories of a trial whose container was removed. Blocks.
 
     Raises:
         APIError: when the engine refused.
     """
-    with suppress(NotFound):
-        engine.api.remove_volume(trial.volume["Source"], force=True)
+    for volume in trial.volumes:
+        with suppress(NotFound):
+            engine.api.remove_volume(volume["Source"], force=True)
     shutil.rmtree(trial.changes, ignore_errors=True)
 
 

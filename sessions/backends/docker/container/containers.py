@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import structlog
 from docker.types import Mount
@@ -42,7 +42,7 @@ def create(
     name: str,
     workspace: str,
     gvisor: bool,
-    files: Mount | None = None,
+    files: Sequence[Mount] | None = None,
 ) -> str:
     """Create a container for a kernel, without starting it.
 
@@ -54,7 +54,7 @@ def create(
         name: name of the container.
         workspace: id of the workspace.
         gvisor: whether the runtime is gVisor.
-        files: volume that replaces the workspace. None means the workspace.
+        files: volumes that replace the workspace. None means the workspace.
 
     Returns:
         id of the container.
@@ -75,7 +75,7 @@ def create(
         devices=own,
     )
     if files is not None:
-        made_as["mounts"] = [files, *wheels_mounts(settings)]
+        made_as["mounts"] = [*files, *wheels_mounts(settings)]
     container = api.create_container(
         launch.image or settings.image,
         [PYTHON, "-I", "-S", f"{IMAGE_DIR}/launcher.py"],

@@ -239,7 +239,7 @@ class Workshop:
                 name=f"kernel-gateway-{uuid.uuid4().hex}",
                 workspace=str(launch.workspace),
                 gvisor=True,
-                files=trial.volume if trial else None,
+                files=trial.volumes if trial else None,
             )
             self._busy.add(container)
             ending.callback(self._busy.discard, container)

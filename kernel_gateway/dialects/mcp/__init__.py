@@ -8,13 +8,19 @@ from __future__ import annotations
 
 from kernel_gateway.dialects.mcp.handler import McpHandler
 from kernel_gateway.dialects.mcp.server import Server
+from kernel_gateway.dialects.mcp.sse import MessagesHandler, StreamHandler, Streams
 from kernel_gateway.dialects.mcp.toolset import GatewayTools
 from kernel_gateway.gateway import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:
     """Return the routes of both transports."""
-    return [("/mcp", McpHandler, {"gateway": gateway, "server": Server(GatewayTools(gateway))})]
+    streams = {"gateway": gateway, "streams": Streams()}
+    return [
+        ("/mcp", McpHandler, {"gateway": gateway, "server": Server(GatewayTools(gateway))}),
+        ("/sse", StreamHandler, streams),
+        ("/messages/?", MessagesHandler, streams),
+    ]
 
 
 DIALECT = Dialect("mcp", routes)

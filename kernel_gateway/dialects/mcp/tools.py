@@ -226,8 +226,8 @@ TOOLS: tuple[Json, ...] = (
         "checkpoint",
         "Checkpoints of a session",
         "save keeps the variables and files of a session as they are; rollback returns to the last checkpoint, or to "
-        "the one of this name; branch makes a new session from one; list names them. Where the gateway can, one is saved "
-        "before each run_code, so rollback without a name undoes the last one.",
+        "the one of this name; branch makes a new session from one; list names them. Where the gateway can, one is "
+        "saved before each run_code, so rollback without a name undoes the last one.",
         Checkpoint,
         _CHECKPOINT,
         readOnly=False,

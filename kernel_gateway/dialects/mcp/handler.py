@@ -105,7 +105,8 @@ class McpHandler(JsonHandler):
                 self._check_modern(message)
             told = await self._answered(message, delivered)
         except RpcError as error:
-            return refusal(self._number, error), error.status
+            readable = self._number is not None and not self._modern  # legacy clients read no body of a 4xx
+            return refusal(self._number, error), HTTPStatus.OK if readable else error.status
         return told, HTTPStatus.ACCEPTED if told is None else HTTPStatus.OK
 
     def _check_origin(self) -> None:
@@ -166,10 +167,7 @@ class McpHandler(JsonHandler):
             return answer(message.id, await self._call(message, delivered))
         if self._modern:
             return answer(message.id, self.server.modern(message))
-        try:
-            told = self.server.legacy(message)
-        except RpcError as error:
-            return refusal(message.id, error)  # with the status 200
+        told = self.server.legacy(message)
         if message.method == "initialize":
             able = can_ask(message.params.get("capabilities"))
             self.set_header(SESSION_HEADER, f"{ASKS if able else ''}{secrets.token_hex(16)}")
@@ -184,11 +182,7 @@ class McpHandler(JsonHandler):
     # -- calls of tools -------------------------------------------------------------------------------------
 
     async def _call(self, message: Message, delivered: list[Callable[[], None]]) -> Json:
-        try:
-            tool, arguments = self.server.tool_of(message)
-        except RpcError as error:
-            error.status = HTTPStatus.BAD_REQUEST if self._modern else HTTPStatus.OK
-            raise
+        tool, arguments = self.server.tool_of(message)
         if self._modern:
             check_mirrored(self.request.headers, tool["inputSchema"], arguments)
         call = HttpCall(self, message, arguments, delivered)

@@ -305,6 +305,10 @@ class Settings(BaseSettings):
     )
     execute_timeout: Seconds = _kernel(30, description="seconds a cell may run when it names no timeout")
     max_execute_timeout: Seconds = _kernel(600, description="the longest timeout of a cell, in seconds")
+    mcp_answer_after: Seconds = _kernel(
+        45,
+        description="seconds after which a call over MCP answers that its cell still runs; many clients wait for 60",
+    )
     max_output_bytes: Bytes = _kernel(10 * MIB, description="output kept per execution, for example 10m")
     state_dir: Path = _records(
         Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"

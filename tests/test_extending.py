@@ -88,6 +88,7 @@ NO_OPENAPI = {
     "admin": "the operator's page and WeKnora's administration are its only clients",
     "agentrun": "the original has its own description, and clients know no path for one",
     "e2b": "the original has its own description, and clients know no path for one",
+    "mcp": "JSON-RPC, whose `tools/list` describes the tools",
     "ops": "four fixed paths without a request body",
     "ragflow": "two paths, in the form of RAGFlow's executor, which serves no description",
     "web": "pages for people",

@@ -36,6 +36,7 @@ COMMANDS = {
     "checkpoint": "take a checkpoint of a session, list its checkpoints, or delete one",
     "rollback": "return a session to a checkpoint: variables and files are as they were",
     "branch": "make a session that begins with the variables and files of another",
+    "mcp": "speak the Model Context Protocol on standard input and output, for programs that start such a server",
     "languages": "list the languages that sessions can have",
     "completion": "print a script with which Bash or zsh completes commands and flags",
     "exec-json": "run one program with the active provider: a JSON object on standard input, one on standard output",

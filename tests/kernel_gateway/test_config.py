@@ -98,6 +98,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "files": ("memory", "memory"),
     "execute_timeout": ("1", 1),
     "max_execute_timeout": ("100", 100),
+    "mcp_answer_after": ("20", 20),
     "max_output_bytes": ("1000", 1000),
     "state_dir": ("elsewhere", Path("elsewhere")),
 }

@@ -129,5 +129,11 @@ class PlainText:
         return shortened(text, most)
 
 
+def plain_outputs(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return outputs in nbformat's form as plain text, and the bytes of text that were cut off."""
+    plain = PlainText()
+    return list(map(plain.output, outputs)), plain.omitted
+
+
 def _size(text: str) -> int:
     return len(text.encode(errors="replace"))

@@ -101,7 +101,8 @@ def test_the_tests_of_clients_call_every_client() -> None:
         return "--url" in flags.format_help()
 
     # `exec-json` asks a gateway only if that is the active provider; `test_providers.py` has its tests.
-    assert {name for name in COMMANDS if asks_a_gateway(name)} == CLIENTS | {"exec-json"}
+    # `test_mcp_stdio.py` has the tests of `mcp`.
+    assert {name for name in COMMANDS if asks_a_gateway(name)} == CLIENTS | {"exec-json", "mcp"}
 
 
 # -- sessions --------------------------------------------------------------------------------------------------

@@ -1,0 +1,38 @@
+// Uses the tools with the TypeScript SDK: `drive.mjs URL KEY 1|auto|legacy`, where 1 is the SDK 1.x, the others are 2.x.
+import assert from "node:assert/strict";
+
+const [url, key, mode] = process.argv.slice(2);
+const [{ Client, StreamableHTTPClientTransport }, elicitation] =
+  mode === "1"
+    ? [
+        {
+          ...(await import("@modelcontextprotocol/sdk/client/index.js")),
+          ...(await import("@modelcontextprotocol/sdk/client/streamableHttp.js")),
+        },
+        (await import("@modelcontextprotocol/sdk/types.js")).ElicitRequestSchema,
+      ]
+    : [await import("@modelcontextprotocol/client"), "elicitation/create"];
+
+const client = new Client(
+  { name: "drive", version: "1" },
+  { capabilities: { elicitation: { form: {} } }, ...(mode === "1" ? {} : { versionNegotiation: { mode } }) },
+);
+client.setRequestHandler(elicitation, async () => ({ action: "accept", content: { answer: "Ada" } }));
+const headers = { Authorization: `Bearer ${key}` };
+await client.connect(new StreamableHTTPClientTransport(new URL(url), { requestInit: { headers } }));
+const call = async (name, args) => (await client.callTool({ name, arguments: args })).structuredContent;
+
+assert.equal((await client.listTools()).tools.length, 5);
+const first = await call("run_code", { code: "x = 40\nx + 2" });
+assert.equal(first.result, "42");
+const { session } = first;
+assert.equal((await call("run_code", { session, code: "input('Name? ') + str(x)" })).result, "'Ada40'");
+let told = await call("run_code", { session, code: "import time; time.sleep(3); 7" });
+assert.equal(told.status, "running");
+while (told.status === "running") told = await call("wait", { run: told.run });
+assert.equal(told.result, "7");
+await call("files", { session, action: "write", path: "ü.txt", content: "hé" });
+assert.equal((await call("files", { session, action: "read", path: "ü.txt" })).content, "hé");
+assert.ok((await call("checkpoint", { session, action: "list" })).checkpoints);
+assert.equal((await call("session", { session, action: "end" })).state, "ended");
+await client.close();

@@ -1,0 +1,62 @@
+"""Uses all five tools with the official Python client: `drive.py MODE URL KEY`, or `drive.py MODE COMMAND ...`."""
+
+import asyncio
+import sys
+from typing import Any
+
+import httpx2
+from mcp import Client, StdioServerParameters
+from mcp.client.stdio import stdio_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitResult
+
+
+async def elicit(_context: Any, _params: Any) -> ElicitResult:
+    """Answer every question."""
+    return ElicitResult(action="accept", content={"answer": "Ada"})
+
+
+async def use(client: Client) -> None:
+    """Use all tools."""
+    listed = await client.list_tools()
+    assert [tool.name for tool in listed.tools] == ["run_code", "files", "session", "checkpoint", "wait"]
+    first = await client.call_tool("run_code", {"code": "x = 40\nx + 2"})
+    told = first.structured_content
+    assert first.content[0].text == f"[session {told['session']}: state new, status ok]"
+    session = {"session": told["session"]}
+    assert told["result"] == "42"
+    asked = await client.call_tool("run_code", session | {"code": "input('Name? ') + str(x)"})
+    assert asked.structured_content["result"] == "'Ada40'", asked
+    told = (await client.call_tool("run_code", session | {"code": "import time; time.sleep(3); 7"})).structured_content
+    assert told["status"] == "running"
+    while told["status"] == "running":
+        told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
+    assert told["result"] == "7"
+    plot = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
+    assert (await client.call_tool("run_code", session | {"code": plot})).content[-1].type == "image"
+    failed = await client.call_tool("run_code", session | {"code": "1 / 0"})
+    assert failed.is_error
+    await client.call_tool("files", session | {"action": "write", "path": "ü.txt", "content": "hé"})
+    read = await client.call_tool("files", session | {"action": "read", "path": "ü.txt"})
+    assert read.structured_content["content"] == "hé"
+    listed = await client.call_tool("checkpoint", session | {"action": "list"})
+    assert "checkpoints" in listed.structured_content
+    ended = await client.call_tool("session", session | {"action": "end"})
+    assert ended.structured_content["state"] == "ended"
+
+
+async def main(mode: str, *words: str) -> None:
+    """Use a gateway, by its URL or by a command."""
+    if not words[0].startswith("http"):
+        server = StdioServerParameters(command=words[0], args=list(words[1:]))
+        async with Client(stdio_client(server), mode=mode, elicitation_callback=elicit) as client:
+            await use(client)
+        return
+    headers = {"Authorization": f"Bearer {words[1]}"}
+    async with httpx2.AsyncClient(headers=headers, timeout=300) as http:
+        transport = streamable_http_client(words[0], http_client=http)
+        async with Client(transport, mode=mode, elicitation_callback=elicit) as client:
+            await use(client)
+
+
+asyncio.run(main(*sys.argv[1:]))

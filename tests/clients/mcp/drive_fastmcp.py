@@ -1,0 +1,32 @@
+"""Uses the tools with `fastmcp`: `drive_fastmcp.py URL KEY`."""
+
+import asyncio
+import sys
+from typing import Any
+
+from fastmcp import Client
+
+
+async def elicit(_message: str, answer: Any, _params: Any, _context: Any) -> Any:
+    """Answer every question."""
+    return answer(answer="Ada")
+
+
+async def main(url: str, key: str) -> None:
+    """Use a gateway."""
+    async with Client(url, auth=key, elicitation_handler=elicit) as client:
+        assert len(await client.list_tools()) == 5
+        told = (await client.call_tool("run_code", {"code": "x = 40\nx + 2"})).structured_content
+        session = {"session": told["session"]}
+        assert told["result"] == "42"
+        asked = await client.call_tool("run_code", session | {"code": "input('Name? ')"})
+        assert asked.structured_content["result"] == "'Ada'"
+        told = (await client.call_tool("run_code", session | {"code": "import time; time.sleep(3)"})).structured_content
+        while told["status"] == "running":
+            told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
+        assert told["status"] == "ok"
+        for tool, action in (("files", "list"), ("checkpoint", "list"), ("session", "end")):
+            await client.call_tool(tool, session | {"action": action})
+
+
+asyncio.run(main(*sys.argv[1:]))

@@ -1,0 +1,111 @@
+"""`kernel-gateway mcp`: MCP on standard input and output, to a gateway and to one of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import process_only
+from tests.kernel_gateway.mcp import ERAS, legacy, modern
+
+COMMAND = [sys.executable, "-m", "kernel_gateway", "mcp"]
+
+
+class Program:
+    """The command, and its lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def write(self, message: dict[str, Any] | str) -> None:
+        """Write a line."""
+        assert self.process.stdin
+        self.process.stdin.write((message if isinstance(message, str) else json.dumps(message)) + "\n")
+        self.process.stdin.flush()
+
+    def read(self) -> dict[str, Any]:
+        """Read a line."""
+        assert self.process.stdout
+        told: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return told
+
+    def ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Write a request, and return its result."""
+        self.write(message)
+        told = self.read()
+        assert told["id"] == message["id"]
+        result: dict[str, Any] = told["result"]
+        return result
+
+
+@contextmanager
+def program(*flags: str) -> Iterator[Program]:
+    """Run the command; its input ends afterwards, and so does the command."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*COMMAND, *flags], text=True, **pipes) as process:  # type: ignore[call-overload]
+        try:
+            yield Program(process)
+            process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+
+
+def to(gateway: Gateway) -> list[str]:
+    """Return the flags for a gateway."""
+    return ["--url", gateway.url, "--key", KEYS["alice"]]
+
+
+@process_only
+@pytest.mark.parametrize("era", ["modern", "legacy"])
+def test_lines_reach_a_gateway_and_its_answers_come_back(gateway: Gateway, session: str, era: str) -> None:
+    with program(*to(gateway)) as mcp:
+        if era == "legacy":
+            told = mcp.ask(legacy("initialize", protocolVersion="2025-06-18", capabilities={}).body)
+            assert told["protocolVersion"] == "2025-06-18"
+            mcp.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        assert len(mcp.ask(ERAS[era]("tools/list").body)["tools"]) == 5
+        arguments = {"session": session, "code": "6 * 7"}
+        told = mcp.ask(ERAS[era]("tools/call", name="run_code", arguments=arguments).body)
+        assert told["structuredContent"]["result"] == "42"
+        mcp.write("{")
+        assert mcp.read()["error"]["code"] == -32700
+
+
+@process_only
+def test_a_legacy_client_is_asked_on_its_lines(gateway: Gateway, session: str) -> None:
+    with program(*to(gateway)) as mcp:
+        mcp.ask(legacy("initialize", protocolVersion="2025-11-25", capabilities={"elicitation": {}}).body)
+        call = legacy("tools/call", name="run_code", arguments={"session": session, "code": "input('Name? ')"})
+        mcp.write(call.body)
+        asked = mcp.read()
+        assert asked["params"]["message"] == "Name?"
+        mcp.write({"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {"answer": "Ada"}}})
+        assert mcp.read()["result"]["structuredContent"]["result"] == "'Ada'"
+
+
+def test_it_starts_and_ends_a_gateway_of_its_own() -> None:
+    with program("--isolation", "process") as mcp:
+        told = mcp.ask(modern("tools/call", name="run_code", arguments={"code": "6 * 7"}).body)
+        assert told["structuredContent"]["result"] == "42"
+        assert mcp.process.pid in _parents()
+    assert mcp.process.pid not in _parents()
+
+
+def _parents() -> set[int]:
+    """Return the parents of all processes that serve."""
+    listed = subprocess.run(["ps", "-eo", "ppid,args"], check=True, capture_output=True, text=True).stdout
+    return {int(line.split()[0]) for line in listed.splitlines() if "kernel_gateway serve" in line}
+
+
+def test_a_gateway_that_does_not_answer_is_an_error() -> None:
+    with program("--url", "http://127.0.0.1:9", "--key", "k") as mcp:
+        mcp.write(modern("tools/list").body)
+        assert "does not answer" in mcp.read()["error"]["message"]

@@ -230,9 +230,9 @@ async def test_a_trial_that_cannot_be_removed_now_is_removed_later(bed: Bed, mon
     assert failures > 1
 
 
-@pytest.mark.parametrize(("place", "folder"), [("ticks", "upper-home-user"), ("/tmp/ticks", "upper-tmp")])
+@pytest.mark.parametrize(("file", "folder"), [("ticks", "upper-home-user"), ("/tmp/ticks", "upper-tmp")])
 async def test_what_code_writes_during_a_trial_is_thrown_away(
-    bed: Bed, monkeypatch: pytest.MonkeyPatch, place: str, folder: str
+    bed: Bed, monkeypatch: pytest.MonkeyPatch, file: str, folder: str
 ) -> None:
     written: list[str] = []
     clear = trials.clear
@@ -244,11 +244,11 @@ async def test_what_code_writes_during_a_trial_is_thrown_away(
     monkeypatch.setattr(trials, "clear", look_and_clear)
     shared = folder == "upper-tmp"  # as in a sandbox of several sessions
     kernel = await Kernel.start(bed.backend, replace(PYTHON, shared=shared))
-    await said(kernel, TICKS.replace('"ticks"', repr(place)))
+    await said(kernel, TICKS.replace('"ticks"', repr(file)))
     image = await bed.asleep(kernel)
     assert len(written[-1].split()) > 10  # the positive control: the thread went on, and wrote
     awake = await bed.woken(kernel, image)
-    same = f"open({place!r}).read().split() == list(map(str, range(n)))"
+    same = f"open({file!r}).read().split() == list(map(str, range(n)))"
     assert await said(awake, f"stop.set(); thread.join(); print({same})") == "True"
     assert trials_left() == []
     await awake.kill(SessionClosed())

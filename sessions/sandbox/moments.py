@@ -17,8 +17,9 @@ from typing import Protocol, TypeVar
 
 import structlog
 
+from kernel_image.protocol import FILES_TOOL, PORTS_TOOL, PROCESSES_TOOL, WATCHING_TOOL
 from sessions.backends.base import KernelHandle, Launch
-from sessions.guest.processes import list_processes
+from sessions.guest.processes import Process, list_processes
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepFailed
 from sessions.model.errors import CheckpointRefused, SessionClosed
@@ -35,6 +36,8 @@ T = TypeVar("T")
 
 #: seconds to wait for the end of running cells
 WAIT_MAX = 30.0
+#: files of the tools that the gateway runs in a sandbox
+_TOOLS = {f"{tool}.py" for tool in (FILES_TOOL, PROCESSES_TOOL, WATCHING_TOOL, PORTS_TOOL)}
 #: characters of a command in a message
 _SHOWN = 64
 
@@ -175,7 +178,8 @@ class Moments:
         """
         told = [request.code for request in self._sandbox.running]
         if not told:
-            told = [f"{each.command} (pid {each.pid})" for each in (await list_processes(container)).processes]
+            found = (await list_processes(container)).processes
+            told = [f"{each.command} (pid {each.pid})" for each in found if not _is_ours(each)]
         if told:
             names = ", ".join(repr(each[:_SHOWN]) for each in told[:3])
             raise CheckpointRefused(
@@ -230,6 +234,12 @@ class Moments:
             raise
         finally:
             await shielded(spawn(discard(moment, services), "discard a moment"))
+
+
+def _is_ours(process: Process) -> bool:
+    """Return whether a process is the sandbox's first one, or one of the tools, which the next container starts anew."""
+    words = process.command.split()[:4]
+    return process.pid == 1 or (words[1:3] == ["-I", "-S"] and words[-1].rpartition("/")[2] in _TOOLS)
 
 
 async def discard(moment: Moment, services: SessionServices) -> None:

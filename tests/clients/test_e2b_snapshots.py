@@ -36,7 +36,7 @@ child = subprocess.Popen(['sleep', '1000'])
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
-    with gateways.gateway("docker", pool_size="1") as serving:
+    with gateways.gateway("docker", golden_images="auto", preload="", pool_size="1") as serving:
         serving.wait_for_sleep()
         yield serving
         assert serving.errors() == []

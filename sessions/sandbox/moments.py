@@ -237,7 +237,7 @@ class Moments:
 
 
 def _is_ours(process: Process) -> bool:
-    """Return whether a process is the sandbox's first one, or one of the tools, which the next container starts anew."""
+    """Return whether a process is the sandbox's first one, or one of the tools, which need not be copied."""
     words = process.command.split()[:4]
     return process.pid == 1 or (words[1:3] == ["-I", "-S"] and words[-1].rpartition("/")[2] in _TOOLS)
 

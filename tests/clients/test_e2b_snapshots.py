@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import pytest
-import requests
-from e2b.exceptions import InvalidArgumentException, NotFoundException, SandboxException, SandboxNotFoundException
+from e2b.exceptions import SandboxNotFoundException
 from e2b_code_interpreter import Sandbox
 
 from tests import gateways
 from tests.clients.test_e2b import options
-from tests.gateways import KEYS, Gateway
+from tests.gateways import Gateway
 from tests.kernel_gateway.calls import until
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.engine]
@@ -50,9 +46,7 @@ def sandbox(gateway: Gateway) -> Iterator[Sandbox]:
 
 
 @pytest.mark.gate
-def test_forks_continue_with_memory_processes_and_files_and_are_independent(
-    gateway: Gateway, sandbox: Sandbox
-) -> None:
+def test_forks_continue_with_memory_processes_and_files_and_are_independent(gateway: Gateway, sandbox: Sandbox) -> None:
     sandbox.run_code(COUNTS.format(name="home") + "x = 1")
     other = sandbox.create_code_context()
     sandbox.run_code(COUNTS.format(name="/tmp/shared") + "x = 'other'", context=other)
@@ -80,3 +74,118 @@ def test_forks_continue_with_memory_processes_and_files_and_are_independent(
     assert all(fork.kill() for fork in made)
     with pytest.raises(SandboxNotFoundException):
         Sandbox.fork(made[0].sandbox_id, **options(gateway))
+
+
+def test_a_snapshot_outlives_its_sandbox_and_a_killed_gateway(tmp_path: Path) -> None:
+    settings = {"golden_images": "auto", "preload": "", "state_dir": str(tmp_path)}
+    with gateways.gateway("docker", **settings) as first:
+        first.wait_for_sleep()
+        own = options(first)
+        sandbox = Sandbox.create(timeout=300, **own)
+        sandbox.run_code("x = 1; kept = open('kept', 'w')")
+        sandbox.files.write("/tmp/text", "one")
+        named = sandbox.create_snapshot(name="mine")
+        assert (named.snapshot_id, named.names) == ("alice/mine:default", ["alice/mine"])
+        plain = Sandbox.create_snapshot(sandbox.sandbox_id, **own)
+        assert sandbox.run_code("x").text == "1"
+        assert sandbox.kill()
+        first.process.kill()
+        first.process.wait()
+    with gateways.gateway("docker", **settings) as second:
+        until(second.ready)
+        second.wait_for_sleep()
+        own = options(second)
+        listed = Sandbox.list_snapshots(**own).next_items()
+        assert [each.snapshot_id for each in listed] == [plain.snapshot_id, named.snapshot_id]
+        for snapshot in (named, plain):
+            made = Sandbox.create(snapshot.snapshot_id, timeout=300, envs={"WHO": "you"}, **own)
+            assert made.get_info().template_id == snapshot.snapshot_id
+            assert made.run_code("kept.write('kept'); kept.flush(); x + 1").text == "2"
+            assert made.commands.run("cat kept /tmp/text; echo $WHO").stdout == "keptoneyou\n"
+            assert made.kill()
+            assert Sandbox.delete_snapshot(snapshot.snapshot_id, **own)
+            assert not Sandbox.delete_snapshot(snapshot.snapshot_id, **own)
+            with pytest.raises(SandboxException, match="not found"):
+                Sandbox.create(snapshot.snapshot_id, **own)
+        assert second.call("GET", "/snapshots").json() == []
+
+
+def test_a_snapshot_of_the_files_alone_boots_anew(gateway: Gateway, sandbox: Sandbox) -> None:
+    sandbox.run_code("x = 1")
+    sandbox.files.write("text", "one")
+    told = gateway.call("POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"memory": False})
+    assert told.status_code == 201
+    snapshot = told.json()["snapshotID"]
+    made = Sandbox.create(snapshot, timeout=300, **options(gateway))
+    assert made.files.read("text") == "one"
+    assert made.run_code("'x' in globals()").text == "False"
+    assert made.kill()
+    assert Sandbox.delete_snapshot(snapshot, **options(gateway))
+
+
+def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gateway: Gateway, sandbox: Sandbox) -> None:
+    own, bob = options(gateway), options(gateway, "bob")
+    snapshot = sandbox.create_snapshot(name="secret:v1").snapshot_id
+    assert snapshot == "alice/secret:v1"
+    for asked in (snapshot, "secret:v1", "../alice/secret:v1", "alice%2Fsecret:v1"):
+        with pytest.raises(SandboxException):
+            Sandbox.create(asked, **bob)
+        assert not Sandbox.delete_snapshot(asked, **bob)
+    assert Sandbox.list_snapshots(**bob).next_items() == []
+    with pytest.raises(SandboxNotFoundException):
+        Sandbox.fork(sandbox.sandbox_id, **bob)
+    with pytest.raises((SandboxNotFoundException, NotFoundException)):
+        Sandbox.create_snapshot(sandbox.sandbox_id, **bob)
+    for name in ("bob/x", "a b", "A/B/C", "x:y:z", "../x", ":v", "x" * 200):
+        asked = gateway.call("POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"name": name})
+        assert asked.status_code == 400, name
+    (fork,) = sandbox.fork(timeout=60)
+    assert isinstance(fork, Sandbox)
+    told = gateway.call("GET", f"/sandboxes/{sandbox.sandbox_id}").json()
+    for token, status in ((told["envdAccessToken"], 502), (_token(gateway, fork.sandbox_id), 200)):
+        headers = {"X-Access-Token": token, "E2b-Sandbox-Id": fork.sandbox_id, "E2b-Sandbox-Port": "49983"}
+        answer = requests.get(f"{gateway.url}/files?path=/etc/hostname", headers=headers, timeout=60)
+        assert answer.status_code == status
+    assert fork.kill()
+    made = Sandbox.create(snapshot, **own)  # positive control: its own tenant has it
+    assert made.kill()
+    listed = Sandbox.list_snapshots(name="secret", **own).next_items()
+    assert [each.snapshot_id for each in listed] == [snapshot]
+    deleted = gateway.call("DELETE", f"/templates/{quote(snapshot, safe='')}")
+    assert deleted.status_code == 204
+
+
+def _token(gateway: Gateway, sandbox: str) -> str:
+    return str(gateway.call("GET", f"/sandboxes/{sandbox}").json()["envdAccessToken"])
+
+
+def test_what_cannot_be_copied_is_refused_by_name(gateway: Gateway, sandbox: Sandbox) -> None:
+    attached = sandbox.commands.run("sleep 1234", background=True)
+    with pytest.raises(SandboxException, match="sleep 1234"):
+        sandbox.fork()
+    attached.kill()
+    sandbox.commands.run("sleep 4321 >/dev/null 2>&1 &")
+    with pytest.raises(SandboxException, match="sleep 4321"):
+        sandbox.create_snapshot()
+    sandbox.commands.run("pkill -f 'sleep 4321' || kill %1 || true")
+    for count in (0, 101):
+        with pytest.raises((InvalidArgumentException, SandboxException)):
+            sandbox.fork(count=count)
+    sandbox.pause()
+    path = f"/sandboxes/{sandbox.sandbox_id}"
+    assert gateway.call("POST", f"{path}/fork", json={}).status_code == 409
+    assert gateway.call("POST", f"{path}/snapshots", json={}).status_code == 404
+
+
+def test_a_branch_of_a_context_is_a_session_with_a_copy_of_all_files(gateway: Gateway, sandbox: Sandbox) -> None:
+    context = sandbox.create_code_context()
+    sandbox.run_code("x = 1; open('/tmp/text', 'w').write('one'); open('text', 'w').write('one')", context=context)
+    path = f"/v1/sessions/{context.id}/branch"
+    assert gateway.call("POST", path, json={"as": "branch"}).status_code == 201
+    sandbox.files.write("text", "two")
+    assert gateway.text("branch", "print(x, open('text').read(), open('/tmp/text').read())") == "1 one one\n"
+    assert gateway.call("POST", "/v1/sessions/branch/checkpoints", json={"name": "one"}).status_code == 201
+    gateway.execute("branch", "x = 2; open('/tmp/text', 'w').write('two')")
+    assert gateway.call("POST", "/v1/sessions/branch/rollback", json={}).status_code == 200
+    assert gateway.text("branch", "print(x, open('/tmp/text').read())") == "1 one\n"
+    assert gateway.call("DELETE", "/v1/sessions/branch").status_code == 204

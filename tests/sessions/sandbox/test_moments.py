@@ -25,7 +25,7 @@ from sessions.model.values import SandboxSpec, SessionKey, StateChange
 from sessions.sandbox import moments
 from sessions.sandbox.sandbox import Sandbox
 from sessions.tenants.quotas import TenantLimits
-from tests.fakes import Cell, FakeBackend, World, background, run, until, world_over
+from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.checkpoints.test_undo import shown
 
 SPEC = SandboxSpec("template", env={"A": "own"}, max_execute_timeout=60.0)
@@ -301,47 +301,47 @@ async def test_a_branch_from_a_checkpoint_that_a_sandboxs_session_cannot_have_is
         await world.sandboxes.branch(await sandbox.default_session("python"), FORK, "one")
 
 
-async def test_the_next_gateway_has_the_snapshots_and_deletes_what_has_no_record(
-    backend: FakeBackend, tmp_path: Path
-) -> None:
-    first = World(backend, ledger=tmp_path / "ledger")
-    assert await first.readiness.check()
-    sandbox = await first.sandboxes.create(SessionKey("acme", "s1"), SPEC)
+@pytest.fixture
+async def first(backend: FakeBackend, tmp_path: Path) -> AsyncIterator[World]:
+    """A gateway that is killed, with a sandbox in which `x = 1`."""
+    world = World(backend, ledger=tmp_path / "ledger")
+    assert await world.readiness.check()
+    sandbox = await world.sandboxes.create(SessionKey("acme", "s1"), SPEC)
     await run(await sandbox.default_session("python"), "x = 1")
+    yield world
+    world.ledger.close()
+
+
+async def test_the_next_gateway_has_the_snapshots_and_deletes_what_has_no_record(first: World, tmp_path: Path) -> None:
+    sandbox, sleep = first.sandboxes.get(SessionKey("acme", "s1")), first.backend.sleep
     taken = await first.sandboxes.snapshots.take(sandbox, "name:default")
-    await sandbox.moments.take()  # the gateway is killed before it is recorded
-    first.ledger.close()
-    async with world_over(backend, ledger=tmp_path / "ledger") as second:
-        (found,) = second.sandboxes.snapshots.of("acme")
-        assert found == taken
-        assert len(backend.sleep.moments) == 1
+    await sandbox.moments.take()  # the gateway is killed before this one is recorded
+    async with world_over(first.backend, ledger=tmp_path / "ledger") as second:
+        assert second.sandboxes.snapshots.of("acme") == [taken]
+        assert {*sleep.moments, *sleep.copies} == {image.id for image in taken.moment.images}
         assert second.services.kernel_memory.disk.used == taken.size
-        made = await second.sandboxes.continue_from(found.moment, FORK, SPEC)
+        made = await second.sandboxes.continue_from(taken.moment, FORK, SPEC)
         assert await shown(await made.default_session("python")) == "1"
 
 
-async def test_the_next_gateway_ends_a_fork_of_which_not_all_sessions_continue(
-    backend: FakeBackend, tmp_path: Path
-) -> None:
-    first = World(backend, ledger=tmp_path / "ledger")
-    assert await first.readiness.check()
-    sandbox = await first.sandboxes.create(SessionKey("acme", "s1"), SPEC)
-    await run(await sandbox.default_session("python"), "x = 1")
-    taken = await first.sandboxes.snapshots.take(sandbox)
-    forking = spawn(first.sandboxes.continue_from(taken.moment, FORK, SPEC), "fork")
+async def test_the_next_gateway_ends_a_fork_of_which_not_all_sessions_continue(first: World, tmp_path: Path) -> None:
+    backend, snapshots = first.backend, first.sandboxes.snapshots
+    taken = await snapshots.take(first.sandboxes.get(SessionKey("acme", "s1")))
     started = len(backend.started)
+    forking = spawn(first.sandboxes.continue_from(taken.moment, FORK, SPEC), "fork")
     await until(lambda: len(backend.started) > started)
-    backend.gate.clear()  # the kernel of its session does not start before the gateway is killed
-    await until(lambda: first.sandboxes.find(FORK).container is not None)
-    first.ledger.close()
-    forking.cancel()
+    backend.gate.clear()  # the gateway is killed before the kernel of its session starts
+    await until(lambda: first.ledger.sandboxes()[-1].key == FORK)
     async with world_over(backend, ledger=tmp_path / "ledger") as second:
         assert [each.key.name for each in second.sandboxes.all()] == ["s1"]
         with pytest.raises(SandboxNotFound, match="restarted while it was made"):
             second.sandboxes.get(FORK)
+        kept = second.sandboxes.get(SessionKey("acme", "s1"))
+        assert await shown(await kept.default_session("python")) == "1"
+        backend.sleep.damaged = "the gateway is dead"
         backend.gate.set()
-        await until(lambda: not background("first start"))
-        assert await shown(await second.sandboxes.get(sandbox.key).default_session("python")) == "1"
+        with pytest.raises(SessionError):
+            await forking
 
 
 async def test_another_tenants_snapshot_is_not_found(world: World, sandbox: Sandbox) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+from sessions.backends.abilities import Ability
 from sessions.model.errors import SandboxNotFound, SessionError, SessionExists
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey
@@ -113,6 +114,11 @@ class Sandboxes(Owners[Sandbox]):
         return sandbox
 
     # -- copies ---------------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> Ability:
+        """Whether sandboxes can be copied, which needs what sleep needs."""
+        return self._services.kernel_memory.ability
 
     async def fork(
         self, source: Sandbox, wanted: Sequence[tuple[SessionKey, SandboxSpec]]

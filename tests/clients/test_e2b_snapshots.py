@@ -48,6 +48,11 @@ def sandbox(gateway: Gateway) -> Iterator[Sandbox]:
     sandbox.kill()
 
 
+def wait_for_more(sandbox: Sandbox, count: int) -> None:
+    """Wait until the thread of a context has written more than this count to its open file."""
+    until(lambda: int(sandbox.files.read("/tmp/shared") or 0) > count)
+
+
 @pytest.mark.gate
 def test_forks_continue_with_memory_processes_and_files_and_are_independent(gateway: Gateway, sandbox: Sandbox) -> None:
     sandbox.run_code(COUNTS.format(name="home") + "x = 1")
@@ -67,9 +72,9 @@ def test_forks_continue_with_memory_processes_and_files_and_are_independent(gate
         assert fork.get_info().metadata == {"a": "b"}
         assert fork.run_code("x, child.poll(), os.environ['WHO']").text == "(1, None, 'me')"
         assert fork.files.read("text") == fork.files.read("/tmp/text") == "one"
-        (second,) = [each for each in fork.list_code_contexts() if fork.run_code("x", context=each).text == "'other'"]
+        (second,) = [each for each in fork.list_code_contexts() if fork.run_code("x", context=each).text == "other"]
         before = int(fork.run_code("count", context=second).text or "")
-        until(lambda fork=fork, before=before: int(fork.files.read("/tmp/shared") or 0) > before)
+        wait_for_more(fork, before)
         fork.files.write("text", f"fork {number}")
         assert fork.commands.run("cat text /tmp/text; echo $WHO").stdout == f"fork {number}oneme\n"
     assert sandbox.files.read("text") == sandbox.files.read("/tmp/text") == "two"
@@ -80,8 +85,8 @@ def test_forks_continue_with_memory_processes_and_files_and_are_independent(gate
 
 
 def test_a_snapshot_outlives_its_sandbox_and_a_killed_gateway(tmp_path: Path) -> None:
-    settings = {"golden_images": "auto", "preload": "", "state_dir": str(tmp_path)}
-    with gateways.gateway("docker", **settings) as first:
+    state_dir = str(tmp_path)
+    with gateways.gateway("docker", golden_images="auto", preload="", state_dir=state_dir) as first:
         first.wait_for_sleep()
         own = options(first)
         sandbox = Sandbox.create(timeout=300, **own)
@@ -94,7 +99,7 @@ def test_a_snapshot_outlives_its_sandbox_and_a_killed_gateway(tmp_path: Path) ->
         assert sandbox.kill()
         first.process.kill()
         first.process.wait()
-    with gateways.gateway("docker", **settings) as second:
+    with gateways.gateway("docker", golden_images="auto", preload="", state_dir=state_dir) as second:
         until(second.ready)
         second.wait_for_sleep()
         own = options(second)

@@ -18,9 +18,11 @@ from kernel_gateway.dialects.e2b.base import ControlHandler
 from kernel_gateway.dialects.e2b.models import Body, Seconds, access_model, lifetime
 from kernel_gateway.dialects.e2b.templates import TemplateHandler, find_template
 from kernel_gateway.dialects.e2b.tokens import new_id, new_secret
+from kernel_gateway.errors import NotSupported
 from kernel_gateway.http.formats import failure_text
 from sessions.model.errors import InvalidRequest, SessionError, TemplateNotFound
 from sessions.model.values import SessionKey
+from sessions.sandbox.sandbox import Sandbox
 from sessions.sandbox.snapshots import Snapshots
 from sessions.store.session_records import SnapshotRecord
 
@@ -105,12 +107,28 @@ def snapshot_model(record: SnapshotRecord) -> dict[str, Any]:
     return {"snapshotID": f"{tenant}/{record.name}", "names": [f"{tenant}/{record.name.partition(':')[0]}"]}
 
 
-class ForkHandler(ControlHandler):
+class CopyingHandler(ControlHandler):
+    """Base of the handlers that copy a sandbox."""
+
+    def copied(self, sandbox_id: str) -> Sandbox:
+        """Return the sandbox that is to be copied.
+
+        Raises:
+            NotSupported: when this gateway cannot copy sandboxes.
+            SandboxNotFound: when there is no such sandbox.
+        """
+        ability = self.gateway.sandboxes.copies
+        if not ability.on:
+            raise NotSupported(f"sandboxes cannot be copied here: {ability.detail}")
+        return self.sandbox(sandbox_id)
+
+
+class ForkHandler(CopyingHandler):
     """`/sandboxes/{id}/fork`."""
 
     async def post(self, sandbox_id: str) -> None:
         """Make sandboxes that begin with this one's memory and files. Each that fails is an entry with its error."""
-        sandbox, body = self.sandbox(sandbox_id), self.body(Fork)
+        sandbox, body = self.copied(sandbox_id), self.body(Fork)
         if sandbox.pausing.paused:
             self.conflict("the sandbox is paused: resume it first")
             return
@@ -133,12 +151,12 @@ class ForkHandler(ControlHandler):
         self.finish_json(entries)
 
 
-class SandboxSnapshotsHandler(ControlHandler):
+class SandboxSnapshotsHandler(CopyingHandler):
     """`/sandboxes/{id}/snapshots`."""
 
     async def post(self, sandbox_id: str) -> None:
         """Take a snapshot of the sandbox."""
-        sandbox, body = self.sandbox(sandbox_id), self.body(NewSnapshot)
+        sandbox, body = self.copied(sandbox_id), self.body(NewSnapshot)
         sandbox.pausing.check()
         name = stored_name(body.name, self.tenant) if body.name else ""
         taken = await self.gateway.sandboxes.snapshots.take(sandbox, name, memory=body.memory is not False)

@@ -27,7 +27,7 @@ class TenantHandler(AdminHandler):
     """`/v1/admin/tenants/{tenant}`."""
 
     async def delete(self, tenant: str) -> None:
-        """Revoke the tenant's keys, end its sessions and sandboxes with their files, and delete templates and limits.
+        """Revoke the tenant's keys, end its sessions and sandboxes with their files, and delete all else of it.
 
         What the tenant has run stays in the audit and in the usage.
         """
@@ -53,6 +53,7 @@ class TenantHandler(AdminHandler):
             templates=gateway.templates.delete_all(tenant),
         )
         gateway.tenant_limits.change(tenant, dict.fromkeys(SETTINGS))
+        await gateway.sandboxes.snapshots.delete_all(tenant)
         log.info("a tenant was removed", tenant=tenant, by=self.tenant, **removed.model_dump())
         await gather_all(*freed)
         self.finish_json(removed.model_dump(mode="json"))

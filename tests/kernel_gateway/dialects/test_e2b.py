@@ -136,9 +136,8 @@ def test_what_cannot_be_had_is_refused_and_says_why(
 @pytest.mark.parametrize(
     ("method", "path", "words"),
     [
-        ("POST", "/sandboxes/{id}/snapshots", "no snapshots"),
-        ("POST", "/sandboxes/{id}/fork", "cannot be forked"),
-        ("GET", "/snapshots", "no snapshots"),
+        ("POST", "/sandboxes/{id}/snapshots", "cannot be copied here"),
+        ("POST", "/sandboxes/{id}/fork", "cannot be copied here"),
         ("POST", "/templates", "not built here"),
         ("POST", "/v3/templates", "not built here"),
         ("DELETE", "/templates/base", "not built here"),

@@ -177,7 +177,7 @@ class Settings(BaseSettings):
     )
     sleep_for: Seconds = _life(86400, description="seconds that a session may sleep; then it is ended")
     sleep_disk: SomeBytes = _life(
-        4096 * MIB, description="disk for sleeping sessions and checkpoints, in state_dir; 0: none may sleep"
+        4096 * MIB, description="disk for sleeping sessions, checkpoints and snapshots, in state_dir; 0: none may sleep"
     )
     max_lifetime: float = _life(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"

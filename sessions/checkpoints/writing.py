@@ -15,7 +15,7 @@ from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch, S
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.start_queue import StartQueue
-from sessions.model.checkpoint import CannotWake, SleepImage, Unable, Unanswered, Unproven
+from sessions.model.checkpoint import CannotWake, NoRoom, SleepImage, Unable, Unanswered, Unproven
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import shielded, spawn
@@ -276,6 +276,10 @@ class KernelMemory:
             finally:
                 continued.set()
                 await asyncio.gather(*reopening)
+        if not self.disk.has_room(launch.tenant, 0):  # the size of the files was not known before
+            for image in images:
+                await self.discard(image)
+            raise NoRoom("the files take more than there is room for")
         return images
 
     async def unpack(self, files: SleepImage, launch: Launch) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, TypeVar
@@ -56,6 +56,9 @@ class Standing(Protocol):
     @property
     def running(self) -> list[ExecuteRequest]:
         """The commands that run."""
+
+    def use(self) -> AbstractContextManager[None]:
+        """Count a use for as long as the context lasts."""
 
     def sessions(self) -> list[Session]:
         """Return its sessions, oldest first."""
@@ -115,7 +118,7 @@ class Moments:
     # -- a moment -------------------------------------------------------------------------------------------
 
     async def take(self, wanted: Collection[Session] | None = None) -> Moment:
-        """Write the sandbox at a moment when no cell runs. Clients wait meanwhile.
+        """Write the sandbox at a moment when no cell runs. Clients wait meanwhile. The call must not be cancelled.
 
         Args:
             wanted: sessions whose memory is written. None means all of them.
@@ -128,11 +131,9 @@ class Moments:
             SandboxNotFound: when the sandbox is paused.
             SessionError: when the sandbox was ended, or a kernel could not be started.
         """
-        return await asyncio.shield(spawn(self._take(wanted), f"moment of {self._sandbox.key}"))
-
-    async def _take(self, wanted: Collection[Session] | None) -> Moment:
         sandbox = self._sandbox
         async with self._turn, AsyncExitStack() as stack:
+            stack.enter_context(sandbox.use())
             container = await sandbox.ensure_container()
             try:
                 sessions = await self._stand_still(stack)
@@ -152,9 +153,9 @@ class Moments:
         while True:
             await self._take_turns(stack, turns)
             self._over.clear()
+            stack.callback(self._over.set)
             await self._started.wait()
             if set(self._sandbox.sessions()) <= set(turns):
-                stack.callback(self._over.set)
                 return [session for session in turns if not session.closed]
             self._over.set()
 

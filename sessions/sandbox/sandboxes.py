@@ -138,12 +138,12 @@ class Sandboxes(Owners[Sandbox]):
             SessionError: as in `Moments.take`.
         """
         self._require_room(source.key.tenant, source.disk)
-        moment = await source.moments.take()
-        return await asyncio.shield(spawn(self._fork(moment, wanted), f"forks of {source.key}"))
+        return await asyncio.shield(spawn(self._fork(source, wanted), f"forks of {source.key}"))
 
     async def _fork(
-        self, moment: Moment, wanted: Sequence[tuple[SessionKey, SandboxSpec]]
+        self, source: Sandbox, wanted: Sequence[tuple[SessionKey, SandboxSpec]]
     ) -> list[Sandbox | SessionError]:
+        moment = await source.moments.take()
         made: list[Sandbox | SessionError] = []
         try:
             for key, spec in wanted:  # one after the other, because each restore uses all processors of a small machine

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import Counter
+from dataclasses import replace
 
 from sessions.model.checkpoint import SleepImage
 from sessions.model.errors import CheckpointRefused, LedgerUnavailable, QuotaExceeded, TemplateNotFound
@@ -92,7 +93,8 @@ class Snapshots:
         finally:
             self._under_way[tenant] -= 1
         key, now = SessionKey(tenant, uuid.uuid4().hex), self._services.ledger.clock()
-        record = SnapshotRecord(key, name, sandbox.key.name, sandbox.spec, moment, now)
+        spec = replace(sandbox.spec, secret="", key_id=None, paused_at=None)
+        record = SnapshotRecord(key, name, sandbox.key.name, spec, moment, now)
         try:
             self._services.ledger.keep(record)
         except LedgerUnavailable as error:

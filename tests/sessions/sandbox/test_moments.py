@@ -259,7 +259,10 @@ async def test_a_snapshot_is_refused_without_room_and_none_is_deleted_for_it(bac
         await sandbox.default_session("python")
         with pytest.raises(CheckpointRefused, match="no room"):
             await snapshots.take(sandbox)
+        with pytest.raises(CheckpointRefused, match="no room"):  # the size of the files is known only afterwards
+            await snapshots.take(sandbox, memory=False)
         assert len(snapshots.of("acme")) == 2
+        assert len(backend.sleep.copies) == 2
 
 
 async def test_a_snapshot_that_cannot_be_recorded_leaves_nothing(

@@ -24,7 +24,7 @@ import orjson
 import pytest
 
 from kernel_image import protocol
-from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.backends.base import Backend, KernelHandle, Launch, Sharing
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.isolation.isolation import prove_isolation
 from sessions.backends.docker.isolation.proof import Proven
@@ -354,6 +354,43 @@ async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_c
         await each.kill(SessionClosed())
         await backend.delete_workspace(str(each.launch.workspace))
     await kernel.kill(SessionClosed())
+
+
+async def test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied_together(
+    backend: Backend,
+) -> None:
+    shared = replace(LAUNCH, workspace=uuid.uuid4().hex, shared=True)
+    kernels = [await Kernel.start(backend, shared) for _ in range(2)]
+    for number, kernel in enumerate(kernels):
+        await execute(kernel, f"import pathlib; x = {number}; pathlib.Path('file{number}').write_text('kept')")
+        kernel.connection.suspend()
+    going_on = asyncio.Event()
+    sharing = Sharing(shared, [(kernels[0].handle, shared)], [kernels[1].handle])
+    others = []
+    if not backend.sleep.ability.on:
+        with pytest.raises(SleepFailed):
+            await backend.sleep.copy_together(sharing, going_on.set)
+    else:
+        image, files = await backend.sleep.copy_together(sharing, going_on.set)
+        await asyncio.wait_for(going_on.wait(), 1)
+        named, info = replace(shared, workspace=uuid.uuid4().hex), kernels[0].handle.connection_info
+        await backend.sleep.unpack(files, named)
+        others = [await Kernel.take_over(named, await backend.sleep.wake(image, named, info))]
+        for written in (image, files):
+            await backend.sleep.discard(written)
+    for number, kernel in enumerate(kernels):
+        kernel.connection.open()
+        await kernel.first_answer()
+        assert await execute(kernel, f"print(x, pathlib.Path('file{number}').exists())") == ("ok", f"{number} True\n")
+        await execute(kernel, f"x = 5; pathlib.Path('file{number}').unlink()")
+    for other in others:
+        await other.first_answer()
+        files_of_both = "[pathlib.Path(name).read_text() for name in ('file0', 'file1')]"
+        assert await execute(other, f"print(x, {files_of_both})") == ("ok", "0 ['kept', 'kept']\n")
+    for each in (*kernels, *others):
+        await each.kill(SessionClosed())
+    for workspace in {str(each.launch.workspace) for each in (*kernels, *others)}:
+        await backend.delete_workspace(workspace)
 
 
 # -- secrets ---------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -31,6 +32,11 @@ def counts():
 threading.Thread(target=counts, daemon=True).start()
 child = subprocess.Popen(['sleep', '1000'])
 """
+
+
+def control(gateway: Gateway, method: str, path: str, **options: Any) -> requests.Response:
+    """Send a request to the control plane, as E2B's SDK does."""
+    return gateway.call(method, path, headers={"User-Agent": "e2b-python-sdk/2"}, **options)
 
 
 @pytest.fixture(scope="module")
@@ -115,13 +121,13 @@ def test_a_snapshot_outlives_its_sandbox_and_a_killed_gateway(tmp_path: Path) ->
             assert not Sandbox.delete_snapshot(snapshot.snapshot_id, **own)
             with pytest.raises(SandboxException, match="not found"):
                 Sandbox.create(snapshot.snapshot_id, **own)
-        assert second.call("GET", "/snapshots").json() == []
+        assert control(second, "GET", "/snapshots").json() == []
 
 
 def test_a_snapshot_of_the_files_alone_boots_anew(gateway: Gateway, sandbox: Sandbox) -> None:
     sandbox.run_code("x = 1")
     sandbox.files.write("text", "one")
-    told = gateway.call("POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"memory": False})
+    told = control(gateway, "POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"memory": False})
     assert told.status_code == 201
     snapshot = told.json()["snapshotID"]
     made = Sandbox.create(snapshot, timeout=300, **options(gateway))
@@ -145,11 +151,11 @@ def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gatew
     with pytest.raises((SandboxNotFoundException, NotFoundException)):
         Sandbox.create_snapshot(sandbox.sandbox_id, **bob)
     for name in ("bob/x", "a b", "A/B/C", "x:y:z", "../x", ":v", "x" * 200):
-        asked = gateway.call("POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"name": name})
+        asked = control(gateway, "POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"name": name})
         assert asked.status_code == 400, name
     (fork,) = sandbox.fork(timeout=60)
     assert isinstance(fork, Sandbox)
-    told = gateway.call("GET", f"/sandboxes/{sandbox.sandbox_id}").json()
+    told = control(gateway, "GET", f"/sandboxes/{sandbox.sandbox_id}").json()
     for token, status in ((told["envdAccessToken"], 502), (_token(gateway, fork.sandbox_id), 200)):
         headers = {"X-Access-Token": token, "E2b-Sandbox-Id": fork.sandbox_id, "E2b-Sandbox-Port": "49983"}
         answer = requests.get(f"{gateway.url}/files?path=/etc/hostname", headers=headers, timeout=60)
@@ -159,12 +165,12 @@ def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gatew
     assert made.kill()
     listed = Sandbox.list_snapshots(name="secret", **own).next_items()
     assert [each.snapshot_id for each in listed] == [snapshot]
-    deleted = gateway.call("DELETE", f"/templates/{quote(snapshot, safe='')}")
+    deleted = control(gateway, "DELETE", f"/templates/{quote(snapshot, safe='')}")
     assert deleted.status_code == 204
 
 
 def _token(gateway: Gateway, sandbox: str) -> str:
-    return str(gateway.call("GET", f"/sandboxes/{sandbox}").json()["envdAccessToken"])
+    return str(control(gateway, "GET", f"/sandboxes/{sandbox}").json()["envdAccessToken"])
 
 
 def test_what_cannot_be_copied_is_refused_by_name(gateway: Gateway, sandbox: Sandbox) -> None:
@@ -180,8 +186,8 @@ def test_what_cannot_be_copied_is_refused_by_name(gateway: Gateway, sandbox: San
             sandbox.fork(count=count)
     sandbox.pause()
     path = f"/sandboxes/{sandbox.sandbox_id}"
-    assert gateway.call("POST", f"{path}/fork", json={}).status_code == 409
-    assert gateway.call("POST", f"{path}/snapshots", json={}).status_code == 404
+    assert control(gateway, "POST", f"{path}/fork", json={}).status_code == 409
+    assert control(gateway, "POST", f"{path}/snapshots", json={}).status_code == 404
 
 
 def test_a_branch_of_a_context_is_a_session_with_a_copy_of_all_files(gateway: Gateway, sandbox: Sandbox) -> None:

@@ -139,6 +139,7 @@ def test_a_snapshot_of_the_files_alone_boots_anew(gateway: Gateway, sandbox: San
 
 def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gateway: Gateway, sandbox: Sandbox) -> None:
     own, bob = options(gateway), options(gateway, "bob")
+    sandbox.files.write("text", "one")
     snapshot = sandbox.create_snapshot(name="secret:v1").snapshot_id
     assert snapshot == "alice/secret:v1"
     for asked in (snapshot, "secret:v1", "../alice/secret:v1", "alice%2Fsecret:v1"):
@@ -158,7 +159,7 @@ def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gatew
     told = control(gateway, "GET", f"/sandboxes/{sandbox.sandbox_id}").json()
     for token, status in ((told["envdAccessToken"], 502), (_token(gateway, fork.sandbox_id), 200)):
         headers = {"X-Access-Token": token, "E2b-Sandbox-Id": fork.sandbox_id, "E2b-Sandbox-Port": "49983"}
-        answer = requests.get(f"{gateway.url}/files?path=/etc/hostname", headers=headers, timeout=60)
+        answer = requests.get(f"{gateway.url}/files?path=text", headers=headers, timeout=60)
         assert answer.status_code == status
     assert fork.kill()
     made = Sandbox.create(snapshot, **own)  # positive control: its own tenant has it

@@ -17,7 +17,7 @@ from tests.clients.test_e2b import options
 from tests.gateways import Gateway
 from tests.kernel_gateway.calls import until
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.engine]
+pytestmark = [pytest.mark.timeout(400), pytest.mark.engine]
 #: a thread that counts, so that two copies are seen to be of one moment
 COUNTS = """
 import os, subprocess, threading, time
@@ -66,7 +66,7 @@ def test_forks_continue_with_memory_processes_and_files_and_are_independent(gate
     sandbox.run_code(COUNTS.format(name="/tmp/shared") + "x = 'other'", context=other)
     sandbox.files.write("text", "one")
     sandbox.files.write("/tmp/text", "one")
-    forks = sandbox.fork(count=3, timeout=300)
+    forks = sandbox.fork(count=3, timeout=300, request_timeout=240)
     made = [fork for fork in forks if isinstance(fork, Sandbox)]
     assert len(made) == 3, forks
     assert len({each.sandbox_id for each in (sandbox, *made)}) == 4
@@ -154,7 +154,7 @@ def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gatew
     for name in ("bob/x", "a b", "A/B/C", "x:y:z", "../x", ":v", "x" * 200):
         asked = control(gateway, "POST", f"/sandboxes/{sandbox.sandbox_id}/snapshots", json={"name": name})
         assert asked.status_code == 400, name
-    (fork,) = sandbox.fork(timeout=60)
+    (fork,) = sandbox.fork(timeout=60, request_timeout=240)
     assert isinstance(fork, Sandbox)
     told = control(gateway, "GET", f"/sandboxes/{sandbox.sandbox_id}").json()
     for token, status in ((told["envdAccessToken"], 502), (_token(gateway, fork.sandbox_id), 200)):

@@ -183,7 +183,8 @@ class Sandboxes(Owners[Sandbox]):
         if checkpoint is not None:
             source.checkpoints.find(checkpoint)  # there are none: it shares its files
         sandbox = next(each for each in self.of(source.key.tenant) if each.workspace == source.spec.workspace)
-        spec = replace(source.spec, workspace=None, temporary_on_disk=True)
+        timeout = source.spec.idle_timeout or self._registry.defaults_of(key.tenant).idle_timeout  # no lifetime ends it
+        spec = replace(source.spec, workspace=None, idle_timeout=timeout, temporary_on_disk=True)
         start = partial(sandbox.moments.branch, source)
         return await self._registry.begin_with(key, spec, start, branch_notice(source), besides=source)
 

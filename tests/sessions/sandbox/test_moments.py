@@ -28,7 +28,7 @@ from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.checkpoints.test_undo import shown
 
-SPEC = SandboxSpec("template", env={"A": "own"}, max_execute_timeout=60.0)
+SPEC = SandboxSpec("template", env={"A": "own"}, idle_timeout=0.0, max_execute_timeout=60.0)
 FORK = SessionKey("acme", "fork")
 
 
@@ -290,6 +290,7 @@ async def test_a_branch_of_a_sandboxs_session_has_its_own_copy_of_the_files(worl
     assert place(world, sandbox).joinpath("file").read_text() == "one"
     assert branch.launch.shared  # its `/tmp` is a disk, as in the sandbox
     assert branch not in sandbox.sessions()
+    assert branch.spec.idle_timeout == world.registry.defaults.idle_timeout  # the sandbox has none, but a lifetime
     await branch.checkpoints.take("one")  # its files are its own
     await world.sandboxes.end(sandbox.key)
     assert await shown(branch) == "2"

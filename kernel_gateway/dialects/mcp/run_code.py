@@ -122,7 +122,7 @@ class Runs:
             shown.add(output)
         result = replace(result, truncated=result.truncated or cut > 0)
         if result.status is not Status.DIED and (cut or len(shown.text) > TEXT_MAX):
-            shown.files = await self._save(session, run, result.outputs, notes)
+            shown.files.extend(await self._save(session, run, result.outputs, notes))
         return of_run(session.key.name, _handle(session, run), result, shown)
 
     async def _answer_questions(self, call: Call, session: Session, run: Run, notes: list[str]) -> None:

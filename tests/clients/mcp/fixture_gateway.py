@@ -94,7 +94,7 @@ class FixtureTools:
 
 
 handler.PROGRESS = PROGRESS  # the suite does not wait for five seconds
-mcp.GatewayTools = FixtureTools  # type: ignore[attr-defined]
+mcp.GatewayTools = FixtureTools  # type: ignore[assignment,attr-defined]
 McpHandler.authenticate = lambda _handler: Caller("alice")  # type: ignore[assignment,method-assign]
 
 if __name__ == "__main__":

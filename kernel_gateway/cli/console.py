@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Condition
@@ -67,13 +68,13 @@ def prompt_of(python: Session | None, client: Client) -> PromptSession[str]:
     """Return the prompt; for a session of Python it knows when a cell is complete, and completes names."""
     directory = client.state_dir.expanduser()
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    prompt: PromptSession[str] = PromptSession(
-        history=FileHistory(directory / "console-history"), complete_while_typing=False, complete_in_thread=True
+    return PromptSession(
+        history=FileHistory(directory / "console-history"),
+        completer=None if python is None else KernelCompleter(python),
+        complete_while_typing=False,
+        complete_in_thread=True,
+        multiline=Condition(lambda: python is not None and incomplete(get_app().current_buffer.text)),
     )
-    if python is not None:
-        prompt.completer = KernelCompleter(python)
-        prompt.multiline = Condition(lambda: incomplete(prompt.default_buffer.text))
-    return prompt
 
 
 def _read(prompt: PromptSession[str]) -> str | None:

@@ -101,7 +101,7 @@ class Result:
     @property
     def pngs(self) -> list[bytes]:
         """All pictures, in order."""
-        return [b64decode(data["image/png"]) for data in self._displays if isinstance(data.get("image/png"), str)]
+        return [png for data in self._displays if (png := _decoded(data.get("image/png"))) is not None]
 
     @property
     def value(self) -> Any:
@@ -161,6 +161,14 @@ class CellFailed(ClientError):
         self.result = result
         why = result.error or result.error_text or result.text
         super().__init__(f"the cell ended with {result.status}: {why}")
+
+
+def _decoded(text: object) -> bytes | None:
+    """Return the bytes of base64. None: code has sent something else under its type."""
+    try:
+        return b64decode("".join(text.split()), validate=True) if isinstance(text, str) else None
+    except ValueError:
+        return None
 
 
 def text_of(output: Output) -> str:

@@ -44,6 +44,8 @@ class ExecuteHandler(JsonHandler):
         body = self.body(Execute)
         self._plain, self._language = PlainText() if body.plain else None, body.language
         key, request, seen = SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen()
+        if body.interactive and (body.idempotency_key is None or not body.wait or self._media_type() is None):
+            raise InvalidRequest("an interactive cell needs an idempotency_key and a stream", field="interactive")
         if not body.wait:
             await self._submit(key, request, seen)
             return
@@ -52,6 +54,10 @@ class ExecuteHandler(JsonHandler):
             await self.run_until_client_leaves(work)
         else:
             await work
+
+    def _media_type(self) -> str | None:
+        """Return the type of the stream that the client wants, or None if it wants one JSON object."""
+        return wanted_stream(self.request.headers.get("Accept", ""))
 
     def _last_seen(self) -> int | None:
         """Return the number of the last event that the client has received, or None for a new run.
@@ -91,13 +97,11 @@ class ExecuteHandler(JsonHandler):
 
     async def _run(self, key: SessionKey, request: ExecuteRequest, seen: int | None) -> None:
         session = await self._session(key, request, seen)
-        media_type = wanted_stream(self.request.headers.get("Accept", ""))
+        media_type = self._media_type()
         if media_type is not None:
             self.set_header("Content-Type", media_type)
             await self._stream(session, request, seen, STREAMS[media_type])
             return
-        if request.interactive:
-            raise InvalidRequest("only a stream shows what an interactive cell asks", field="interactive")
         async with session.execute(request, seen) as execution:
             self._tell_id(execution)
             result = await execution.result()

@@ -124,7 +124,7 @@ class Execute(Body):
     interactive: bool = Field(
         False,  # noqa: FBT003
         description="the client reads a stream and answers `input()` with `POST …/executions/{id}/input`; needs an "
-        "`idempotency_key`",
+        "`idempotency_key`; on a WebSocket every cell is interactive",
     )
 
     wait: bool = Field(
@@ -146,10 +146,6 @@ class Execute(Body):
                 does not have.
         """
         timeout = settings.valid_timeout(self.timeout)
-        if self.interactive and not interactive and (self.idempotency_key is None or not self.wait):
-            raise InvalidRequest(
-                "an interactive cell needs an idempotency_key and a client that waits", field="interactive"
-            )
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
             raise InvalidRequest("a cell with an idempotency_key continues without its client", field="on_disconnect")
         if not self.wait and self.on_disconnect == "interrupt":

@@ -39,7 +39,6 @@ class CodeFrame(Execute):
         None, description="repeated in every event of this cell"
     )
     wait: Literal[True] = Field(True, description="no frame waits")  # noqa: FBT003
-    interactive: bool = Field(True, description="every frame is: its client may answer `input()`")  # noqa: FBT003
 
 
 class InputFrame(Body):

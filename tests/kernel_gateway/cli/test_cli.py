@@ -21,12 +21,13 @@ import requests
 
 from kernel_gateway import client
 from kernel_gateway.cli import COMMANDS, main, module_of, parser
+from kernel_gateway.cli.doctor import _line
 from kernel_gateway.cli.run import EXIT
 from kernel_gateway.cli.serve import sleep_text
 from kernel_gateway.client import Event, GatewayError, Session
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.models import Result
-from sessions.backends.abilities import Ability
+from sessions.backends.abilities import Ability, Finding
 from sessions.model.errors import CellRunsOn
 from sessions.model.values import Status
 from tests import gateways
@@ -652,3 +653,8 @@ def test_a_command_imports_only_what_it_uses(arguments: tuple[str, ...], without
 def test_banner_and_log_say_what_becomes_of_idle_sessions(on_idle: str, on: bool, says: str | None) -> None:  # noqa: FBT001
     settings = Settings.model_validate({"on_idle": on_idle})
     assert sleep_text(settings, Ability(on=on, detail="asleep")) == says
+
+
+def test_the_doctor_does_not_call_a_warning_ok() -> None:
+    assert _line(Finding("age", None, detail="WARNING: old")) == "WARNING  age: old"
+    assert _line(Finding("age", None, detail="new")) == "ok       age: new"

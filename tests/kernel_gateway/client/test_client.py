@@ -81,6 +81,8 @@ def test_pictures_and_tables_are_taken_from_the_outputs(s: Session) -> None:
     shown = result._repr_mimebundle_()
     assert "<table" in shown["text/html"]
     assert shown["text/plain"] == result.text
+    forged = s.run("from IPython.display import display; display({'image/png': 'no base64!'}, raw=True)")
+    assert forged.png is None
     with pytest.raises(ClientError, match="no table"):
         _ = s.run("1").dataframe
 

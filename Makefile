@@ -9,7 +9,7 @@ PYTHON ?= python3
 SETUP := $(VENV)/.setup
 SDKS := agentrun agentrun-early
 # frameworks that run code in E2B's sandboxes
-RIDERS := langchain openai-agents crewai agno
+RIDERS := langchain openai-agents crewai agno smolagents
 # Otherwise each gateway and each worker of the tests would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 HAVE_DOCKER = docker version >/dev/null 2>&1

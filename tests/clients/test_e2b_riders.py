@@ -33,6 +33,9 @@ COMMANDS: dict[str, list[str | Path]] = {
     "openai-agents": ["python", RIDERS / "openai_agents.py"],
     "crewai": ["python", RIDERS / "crewai_files.py"],
     "agno": ["python", RIDERS / "agno_tools.py"],
+    "smolagents": ["python", RIDERS / "smolagents_executor.py"],
+    # A program that comes from the standard input finds its packages in the directory that it runs in.
+    "npm": ["node", "--input-type=module", "-"],
 }
 
 pytestmark = [pytest.mark.engine, pytest.mark.full, pytest.mark.timeout(1800)]
@@ -48,11 +51,12 @@ def gateway() -> Iterator[Gateway]:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_framework_works_as_it_is_installed(gateway: Gateway, name: str, tmp_path: Path) -> None:
     environment = ROOT / f".venv-e2b-{name}"
-    assert environment.exists(), f"run `make .venv-e2b-{name}/.setup`"
+    assert environment.exists(), f"run `make test-all FLAGS={Path(__file__).relative_to(ROOT)}`"
     program, *arguments = COMMANDS[name]
     done = subprocess.run(
         [environment / "bin" / program, *arguments],
-        cwd=tmp_path,
+        cwd=environment if name == "npm" else tmp_path,
+        input=(RIDERS / "mastra.mjs").read_text() if name == "npm" else None,
         env={
             "PATH": os.defpath,
             "HOME": str(tmp_path),

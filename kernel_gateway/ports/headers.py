@@ -27,8 +27,10 @@ FOR_GATEWAY = frozenset({
     "e2b-sandbox-id", "e2b-sandbox-port", "e2b-traffic-access-token", "x-access-token", "x-request-id",
     "agentrun-authorization", "agentrun-access-token", "x-acs-security-token",
 })  # fmt: skip
+#: the headers in which a client sends a key
+KEY_HEADERS = frozenset({"authorization", "x-api-key"})
 #: what a client may send to the gateway's own origin as a credential
-CREDENTIALS = frozenset({"authorization", "x-api-key", "cookie"})
+CREDENTIALS = KEY_HEADERS | {"cookie"}
 #: headers of an answer that would change what a browser does for the whole origin: cookies, stored data, workers,
 #: passwords, other ports and reports; or that decide which pages may read it, which the gateway does
 OF_ORIGIN = frozenset({

@@ -20,14 +20,12 @@ from kernel_gateway.errors import Forbidden, Unauthorized
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.ports.failure_page import wants_page
 from kernel_gateway.ports.handler import PortHandler
-from kernel_gateway.ports.headers import Place
+from kernel_gateway.ports.headers import KEY_HEADERS, Place
 from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, SandboxNotFound, SessionError
 from sessions.sandbox.sandbox import Sandbox
 
 #: header with the token of a sandbox whose ports are not public
 TOKEN = "E2b-Traffic-Access-Token"  # noqa: S105 - the header's name
-#: headers of the gateway's own keys
-KEY_HEADERS = frozenset({"authorization", "x-api-key"})
 PORT_MAX = 65535
 #: texts of refusals
 MISSING = "Sandbox is secured with traffic access token. Token header 'e2b-traffic-access-token' is missing"

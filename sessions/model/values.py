@@ -293,6 +293,16 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A function outside of the sandbox that a cell may call."""
+
+    name: str
+    description: str
+    #: JSON schema of its arguments
+    parameters: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecuteRequest:
     """One cell to run."""
 
@@ -320,6 +330,8 @@ class ExecuteRequest:
     if_incarnation: int | None = None
     #: code as the client wrote it. None means that `code` is the client's own.
     source: str | None = field(default=None, repr=False)
+    #: functions outside of the sandbox that it may call; its client answers the calls
+    tools: tuple[Tool, ...] = ()
     #: MIME type of the display that reports the outcome, apart from the outputs. None means no such display.
     answer_mime: str | None = field(default=None, repr=False)
 

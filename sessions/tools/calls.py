@@ -150,7 +150,5 @@ class ToolCalls:
     def _reply(self, content: dict[str, Any]) -> None:
         try:
             self._connection.send("control", TOOL_REPLY, content)
-        except (
-            ConnectionFailed
-        ):  # a kernel that does not read answers gets no more of them; its cell ends at its deadline
+        except ConnectionFailed:  # the kernel does not read; its cell ends at its deadline
             self._over = "the kernel does not read the answers of its calls"

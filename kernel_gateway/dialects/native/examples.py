@@ -23,6 +23,7 @@ from kernel_gateway.dialects.native.events import (
     OutputEvent,
     ResultEvent,
     StartedEvent,
+    ToolCallEvent,
     UpdateEvent,
 )
 from kernel_gateway.dialects.native.executions import ExecutionDetail, ExecutionList, ExecutionSummary

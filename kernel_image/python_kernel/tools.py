@@ -45,7 +45,7 @@ class Tool:
         """Describe the function, as the client that has it did."""
         self.__name__ = self.__qualname__ = str(described["name"])
         self.__doc__ = str(described["description"])
-        self.parameters: Mapping[str, Any] = described["parameters"]
+        self._names: list[str] = described["parameters"]
         self._calls = calls
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
@@ -62,15 +62,12 @@ class Tool:
         """Show the function's name and parameters."""
         return f"<tool {self.__name__}({', '.join(self._names)})>"
 
-    @property
-    def _names(self) -> list[str]:
-        return list(self.parameters.get("properties", {}))
-
     def _named(self, args: Sequence[Any], named: dict[str, Any]) -> dict[str, Any]:
-        names = self._names
-        if len(args) > len(names):
-            raise TypeError(f"{self.__name__}() takes {len(names)} positional arguments but {len(args)} were given")
-        given = dict(zip(names, args, strict=False))
+        if len(args) > len(self._names):
+            raise TypeError(
+                f"{self.__name__}() takes {len(self._names)} positional arguments but {len(args)} were given"
+            )
+        given = dict(zip(self._names, args, strict=False))
         if twice := given.keys() & named.keys():
             raise TypeError(f"{self.__name__}() got multiple values for argument {min(twice)!r}")
         return given | named

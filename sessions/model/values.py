@@ -298,8 +298,8 @@ class Tool:
 
     name: str
     description: str
-    #: JSON schema of its arguments
-    parameters: Mapping[str, Any]
+    #: names of its arguments, in the order of positional ones
+    parameters: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,6 @@ from typing import Any
 import orjson
 
 from kernel_image.protocol import TOOL_REPLY
-from sessions.cells.outputs import Event
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import NAME_MAX, Message
 from sessions.model import exact_json
@@ -47,7 +46,7 @@ class ToolCalls:
         self,
         connection: Connection,
         tools: tuple[Tool, ...],
-        emit: Callable[[Event, int], None],
+        emit: Callable[[dict[str, Any], int], None],
         stop: Callable[[QuotaExceeded], None],
     ) -> None:
         """Begin without calls.

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import BaseModel, Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
@@ -36,6 +36,14 @@ TOOLS_MAX = 128
 TOOL_NAME_MAX = 128
 
 
+class ToolParameters(BaseModel):
+    """The JSON schema of a tool's arguments. Other fields are allowed and not looked at."""
+
+    properties: dict[str, Any] = Field(
+        default_factory=dict, max_length=TOOLS_MAX, description="in the order of positional arguments"
+    )
+
+
 class ToolBody(Body):
     """A function of the client that the cell may call."""
 
@@ -43,9 +51,11 @@ class ToolBody(Body):
         max_length=TOOL_NAME_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="a name for `from tools import …`"
     )
     description: str = Field("", max_length=10_000, description="becomes the function's docstring")
-    parameters: dict[str, Any] = Field(
-        default_factory=dict, description="JSON schema; the order of its `properties` is that of positional arguments"
-    )
+    parameters: ToolParameters = Field(default_factory=ToolParameters, description="JSON schema")
+
+    def tool(self) -> Tool:
+        """Return the tool for the cell's request."""
+        return Tool(self.name, self.description, tuple(self.parameters.properties))
 
 
 class CodeFrame(Execute):
@@ -163,7 +173,7 @@ class StreamHandler(SocketHandler):
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
-        tools = tuple(Tool(tool.name, tool.description, tool.parameters) for tool in cell.tools)
+        tools = tuple(tool.tool() for tool in cell.tools)
         request = replace(cell.request(self.tenant_settings, interactive=True), tools=tools)
         check_language(self.gateway.registry, self._session, cell.language)
         if tools and not self._session.kernelspec.extras:

@@ -55,7 +55,8 @@ async def test_an_answer_is_the_value_of_the_call(gateway: Gateway) -> None:
     ("name", "caught"), [("ValueError", "ValueError: no rows"), ("NoIndex", "ToolError: NoIndex: no rows")]
 )
 async def test_the_exception_of_a_tool_is_one_in_the_cell(gateway: Gateway, name: str, caught: str) -> None:
-    code = "import tools\ntry:\n    tools.search('x')\nexcept Exception as error:\n    print(f'{type(error).__name__}: {error}')"
+    call = "import tools\ntry:\n    tools.search('x')\n"
+    code = call + "except Exception as error:\n    print(f'{type(error).__name__}: {error}')"
     async with connected(gateway, SHARED) as socket:
         events = await _answered(socket, code, lambda _: {"error": {"name": name, "text": "no rows"}})
     assert _shown(events) == f"{caught}\n"
@@ -65,8 +66,8 @@ async def test_the_exception_of_a_tool_is_one_in_the_cell(gateway: Gateway, name
     "code",
     [
         "import asyncio\nrows = await asyncio.gather(*(search.aio(str(n)) for n in range(8)))",
-        "from concurrent.futures import ThreadPoolExecutor\n"
-        "with ThreadPoolExecutor(8) as pool: rows = list(pool.map(lambda n: search(str(n)), range(8)))",
+        """from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(8) as pool: rows = list(pool.map(lambda n: search(str(n)), range(8)))""",
     ],
     ids=["await", "threads"],
 )

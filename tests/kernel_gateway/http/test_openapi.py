@@ -154,8 +154,8 @@ def test_events_and_frames_are_described() -> None:
     assert [frame["$ref"].rsplit("/")[-1] for frame in frames["send"]["oneOf"]] == [
         "CodeFrame",
         "InputFrame",
-        "InterruptFrame",
         "ToolAnswerFrame",
+        "InterruptFrame",
     ]
     assert "SB005" in shown["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"]
 
@@ -173,6 +173,10 @@ async def test_real_events_are_as_described(started: Callable[[str], Gateway]) -
         await socket.send(code=SHOWS, timeout=60, id="a cell")
         events = await socket.until("input_request")
         await socket.send(input=None)
+        events += await socket.until("result")
+        await socket.send(code="import tools; tools.search()", tools=[{"name": "search"}])
+        events += await socket.until("tool_call")
+        await socket.send(tool_call=events[-1]["call"], value=None)
         events += await socket.until("result")
         await socket.send(code=SHOWS, timeout=-1)
         events += await socket.until("error")

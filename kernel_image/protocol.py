@@ -14,6 +14,10 @@ SETTLED = "settled"
 LEASE_REQUEST = "lease_request"
 #: type of the request on the shell channel that lets a warm kernel import a module ahead of need
 PRELOAD_REQUEST = "preload_request"
+#: type of the message on iopub by which code calls a function outside of its sandbox, and of its answer on the control
+#: channel; see `python_kernel/tools.py`
+TOOL_CALL = "tool_call"
+TOOL_REPLY = "tool_reply"
 #: field of an `execute_request` with further wishes of the gateway for the cell; see `python_kernel/extras.py`
 EXTRAS = "gateway_extras"
 #: MIME types that displays have only if the cell's request asks for them: the chart of a figure, the data of a table
@@ -22,7 +26,7 @@ DATA_MIME = "application/vnd.kernel-gateway.data+json"
 #: requested like a MIME type: then images that Pillow saves under a name are also displayed
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 #: requests that only the gateway may send
-GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST})
+GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST, TOOL_REPLY})
 
 #: module names of the tools that run beside a kernel
 FILES_TOOL = "files"

@@ -158,6 +158,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"guest", "policy", "store", "tenants"},
         {"backends"},
         {"kernels"},
+        {"tools"},
         {"cells", "checkpoints"},
         {"channels"},
         {"session"},

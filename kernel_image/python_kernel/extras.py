@@ -1,11 +1,12 @@
-"""Further wishes of the gateway for a cell: environment variables, and formats of outputs.
+"""Further wishes of the gateway for a cell: environment variables, formats of outputs, and tools.
 
-The content of an `execute_request` may have an object `gateway_extras` with two fields:
+The content of an `execute_request` may have an object `gateway_extras` with these fields:
 
 - `env`: environment variables for this cell only. After the cell, the earlier values are restored.
 - `formats`: additional MIME types for the cell's displays and its result, where possible; `formats.py` makes them. They
   are made only on request, because they make outputs larger. If the list has `SAVED_IMAGES`, images that Pillow saves
   are displayed, too.
+- `tools`: functions outside of the sandbox that the cell may call; see `tools.py`.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -37,6 +37,7 @@ from .endings import INTERRUPTS, EndingShell
 from .extras import extras_of, granted
 from .publishing import Stream
 from .shell import Shell
+from .tools import Calls
 
 #: names of the errors of interrupted cells
 _INTERRUPTED = {error.__name__ for error in INTERRUPTS}
@@ -84,7 +85,7 @@ class PythonKernel(IPythonKernel):
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
     shell_class = Type(KernelShell)
     parent: Any  # the application
-    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request"]  # noqa: RUF012 - as in ipykernel
+    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request", "tool_reply"]  # noqa: RUF012 - as in ipykernel
 
     def __init__(self, **options: Any) -> None:
         """Accept the options of ipykernel's kernel."""
@@ -92,6 +93,7 @@ class PythonKernel(IPythonKernel):
         self._children = Children()
         #: tasks of running cells with `await` in subshells
         self._in_subshells: set[asyncio.Task[Any]] = set()
+        self._tool_calls = Calls(self._publish_tool_call)
         #: whether an error was formatted ahead of the first real one
         self._rehearsed = False
 
@@ -254,7 +256,10 @@ class PythonKernel(IPythonKernel):
         """Run a cell's code. Kernels of other languages override this."""
         shell: Any = self.shell
         shell._last_traceback = None  # noqa: SLF001 - otherwise an error that is not shown gets an earlier traceback
-        with granted(extras_of(self.get_parent("shell")), shell.display_formatter):
+        cell = self.get_parent("shell")
+        extras = extras_of(cell)
+        tools = self._tool_calls.allowed(cell, extras["tools"]) if extras.get("tools") else nullcontext()
+        with granted(extras, shell.display_formatter), tools:
             ended: list[str] = []
             try:
                 reply: dict[str, Any] = await super().do_execute(*args, **options)
@@ -340,6 +345,15 @@ class PythonKernel(IPythonKernel):
             shell: Any = self.shell
             shell.starting_dir = str(Path.cwd())
             shell.history_manager.dir_hist[:] = [Path.cwd()]  # cells know it as `_dh`
+
+    def _publish_tool_call(self, cell: Mapping[str, Any], content: dict[str, Any]) -> None:
+        for stream in (sys.stdout, sys.stderr):  # what was printed before the call is shown before it
+            stream.flush()
+        self.session.send(self.iopub_socket, "tool_call", content, cell, ident=self._topic("tool_call"))
+
+    async def tool_reply(self, _stream: Any, _ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Give a call of a tool its answer, in the thread of the control channel. It has no reply."""
+        self._tool_calls.answered(parent["content"])
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, like a cell. The first one comes with all that an error needs."""

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
-from kernel_image.protocol import EXTRAS
+from kernel_image.protocol import EXTRAS, TOOL_CALL
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import Event, output_size
 from sessions.cells.packed import PackedOutputs
@@ -25,6 +25,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
+from sessions.tools.calls import ToolCalls
 
 #: answer that makes ipykernel's `input()` raise EOFError
 END_OF_INPUT = "\x04"
@@ -90,7 +91,7 @@ class UnreadEvents:
                         continue
                     updated.add(event["display_id"])
             left -= size
-            if left >= 0 or event["type"] in {"started", "input_request"}:
+            if left >= 0 or event["type"] in {"started", "input_request", "tool_call"}:
                 yield event, size
             else:
                 self.gap = True
@@ -125,6 +126,8 @@ class Execution(Cell):
         self.client_left = asyncio.Event()
         #: the number of the last event that the client got
         self.number = 0
+        #: the cell's calls of tools
+        self.tools = ToolCalls(kernel.connection, request.tools, self._emit, self._stop_calls)
         self._transcript = transcript
         self._notice = notice
         self._wake = asyncio.Event()
@@ -151,6 +154,8 @@ class Execution(Cell):
     def _content(self) -> dict[str, Any]:
         request = self.request
         extras: dict[str, Any] = {"env": dict(request.env), "formats": request.formats}
+        if request.tools:
+            extras["tools"] = [asdict(tool) for tool in request.tools]
         asks = self.kernel.launch.kernelspec.extras and any(extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
@@ -174,6 +179,9 @@ class Execution(Cell):
             return
         match message.channel, message.type:
             case "iopub", "status":
+                self.published(message)
+            case "iopub", _ if message.type == TOOL_CALL:
+                self.tools.called(message)
                 self.published(message)
             case "iopub", _:
                 self._take_output(message, event)
@@ -228,7 +236,11 @@ class Execution(Cell):
         timeout = self.request.timeout
         return ExecutionTimeout(f"the code ran longer than {timeout:g} s; {consequence}", timeout=timeout)
 
+    def _stop_calls(self, error: QuotaExceeded) -> None:
+        self.stop(error, KernelDied())
+
     def _on_end(self) -> None:
+        self.tools.close("the cell has ended")
         payload = (self._reply or {}).get("payload")
         pages = map(_page, payload) if isinstance(payload, list) else ()
         for event in self._transcript.end(self._entry, self.failure, filter(None, pages), self.error):

@@ -32,6 +32,7 @@ from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
 from sessions.tenants.kept_bytes import KeptBytes
+from sessions.tools.calls import ToolCalls
 
 #: number of runs, and bytes of outputs and events, that are kept per session for retries
 RUNS_MAX = 64
@@ -132,6 +133,15 @@ class Run:
         """Return whether the event with this number is a question that waits for its answer."""
         return number == self.question and self.execution is not None and self.execution.asks
 
+    def needs(self, event: Event, number: int) -> bool:
+        """Return whether a client needs the event with this number. It needs no question that was answered before."""
+        match event["type"]:
+            case "input_request":
+                return self.asks(number)
+            case "tool_call":
+                return self.execution is not None and self.execution.tools.waits(event["call"])
+        return True
+
     async def _run(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
         self._began = True
         try:
@@ -231,6 +241,11 @@ class Attempt:
         """Answer the cell's `input()`; see `Execution.answer`."""
         return self._run.execution is not None and self._run.execution.answer(text)
 
+    @property
+    def tools(self) -> ToolCalls | None:
+        """The cell's calls of tools. None means that its turn has not come."""
+        return None if self._run.execution is None else self._run.execution.tools
+
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield the cell's events until its end, without questions that were answered before."""
         while True:
@@ -238,7 +253,7 @@ class Attempt:
                 event = unpack(self._events[self._next])
                 self._next += 1
                 self.number += 1
-                if event["type"] != "input_request" or self._run.asks(self.number):
+                if self._run.needs(event, self.number):
                     yield event
             if self._events is not self._run.events:
                 self._continue_with_kept()

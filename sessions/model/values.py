@@ -295,6 +295,16 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Tool:
+    """A function outside of the sandbox that a cell may call."""
+
+    name: str
+    description: str
+    #: names of its arguments, in the order of positional ones
+    parameters: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ExecuteRequest:
     """One cell to run."""
 
@@ -322,6 +332,8 @@ class ExecuteRequest:
     if_incarnation: int | None = None
     #: code as the client wrote it. None means that `code` is the client's own.
     source: str | None = field(default=None, repr=False)
+    #: functions outside of the sandbox that it may call; its client answers the calls
+    tools: tuple[Tool, ...] = ()
     #: MIME type of the display that reports the outcome, apart from the outputs. None means no such display.
     answer_mime: str | None = field(default=None, repr=False)
 

@@ -59,6 +59,15 @@ class InputEvent(_Event):
     password: bool
 
 
+class ToolCallEvent(_Event):
+    """The cell has called a tool, and waits for the answer; on a WebSocket only."""
+
+    type: Literal["tool_call"]
+    call: str = Field(description="id for the answer")
+    name: str
+    arguments: dict[str, Any]
+
+
 class ErrorEvent(_Event):
     """A WebSocket's frame was refused, or its cell could not be run; or a cell runs on while the gateway restarts."""
 
@@ -76,7 +85,14 @@ class ResultEvent(_Event, Result):
 class Event(
     RootModel[
         Annotated[
-            StartedEvent | OutputEvent | UpdateEvent | ClearEvent | InputEvent | ErrorEvent | ResultEvent,
+            StartedEvent
+            | OutputEvent
+            | UpdateEvent
+            | ClearEvent
+            | InputEvent
+            | ToolCallEvent
+            | ErrorEvent
+            | ResultEvent,
             Field(discriminator="type"),
         ]
     ]

@@ -23,6 +23,7 @@ from kernel_gateway.dialects.native.events import (
     OutputEvent,
     ResultEvent,
     StartedEvent,
+    ToolCallEvent,
     UpdateEvent,
 )
 from kernel_gateway.dialects.native.executions import Answer, ExecutionDetail, ExecutionList, ExecutionSummary
@@ -39,7 +40,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.http.usage_report import UsageReport
@@ -204,6 +205,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         Answer: {"input": "Ada", "question": 2},
+        ToolAnswerFrame: {"tool_call": "9f86d081884c7d65", "value": ["row 1", "row 2"]},
         InterruptFrame: {"interrupt": True},
         LanguageList: {"languages": [_LANGUAGE]},
         SessionInfo: _SESSION,
@@ -236,6 +238,13 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         },
         ClearEvent: {"type": "clear_output", "wait": True, "id": 4},
         InputEvent: {"type": "input_request", "prompt": "who? ", "password": False, "id": "cell-1"},
+        ToolCallEvent: {
+            "type": "tool_call",
+            "call": "9f86d081884c7d65",
+            "name": "search",
+            "arguments": {"query": "tea"},
+            "id": "cell-1",
+        },
         ErrorEvent: {"type": "error", "error": _ERROR, "id": "cell-1"},
         ResultEvent: {"type": "result", **_ENDED, "id": 5},
     }

@@ -1,7 +1,7 @@
 """The WebSocket stream: JSON frames in, events out.
 
 A client sends `{"code": …, "id"?: …}` with the fields of execute, `{"input": "text"}` to answer `input()` (null ends
-the input), or `{"interrupt": true}`.
+the input), `{"tool_call": …, "value": …}` to answer a call of a tool, or `{"interrupt": true}`.
 The gateway sends the events of a streamed execute, each with the `id` of its cell. Cells run one after the other. When
 the session ends, the gateway sends the results of the cells and closes the socket.
 """
@@ -9,10 +9,11 @@ the session ends, the gateway sends the results of the cells and closes the sock
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import Field
+from pydantic import BaseModel, Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
@@ -23,17 +24,46 @@ from sessions.cells.execution import END_OF_INPUT, Execution
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
-from sessions.model.values import SessionKey
+from sessions.model.values import SessionKey, Tool
 from sessions.session.executions import Running
 
 #: maximum number of cells that wait on one socket
 QUEUE = 16
 #: maximum characters of a cell's id, which every event repeats
 ID_MAX = 128
+#: maximum number of tools of one cell, and characters of a tool's name
+TOOLS_MAX = 128
+TOOL_NAME_MAX = 128
+
+
+class ToolParameters(BaseModel):
+    """The JSON schema of a tool's arguments. Other fields are allowed and not looked at."""
+
+    properties: dict[str, Any] = Field(
+        default_factory=dict, max_length=TOOLS_MAX, description="in the order of positional arguments"
+    )
+
+
+class ToolBody(Body):
+    """A function of the client that the cell may call."""
+
+    name: str = Field(
+        max_length=TOOL_NAME_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="a name for `from tools import …`"
+    )
+    description: str = Field("", max_length=10_000, description="becomes the function's docstring")
+    parameters: ToolParameters = Field(default_factory=ToolParameters, description="JSON schema")
+
+    def tool(self) -> Tool:
+        """Return the tool for the cell's request."""
+        return Tool(self.name, self.description, tuple(self.parameters.properties))
 
 
 class CodeFrame(Execute):
     """Run a cell."""
+
+    tools: list[ToolBody] = Field(
+        default_factory=list, max_length=TOOLS_MAX, description="functions that the cell may import from `tools`"
+    )
 
     id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
         None, description="repeated in every event of this cell"
@@ -45,6 +75,21 @@ class InputFrame(Body):
     """Answer the running cell's `input()`."""
 
     input: str | None = Field(description="null: end of the input, as Ctrl-D")
+
+
+class ToolErrorBody(Body):
+    """An error that a tool has raised."""
+
+    name: str = Field(max_length=TOOL_NAME_MAX, description="name of the exception, for example `ValueError`")
+    text: str = ""
+
+
+class ToolAnswerFrame(Body):
+    """Answer a call of a tool."""
+
+    tool_call: str = Field(description="`call` of the event `tool_call`")
+    value: Any = Field(None, description="what the call returns in the cell, as JSON")
+    error: ToolErrorBody | None = Field(None, description="instead of a value: what the call raises in the cell")
 
 
 class InterruptFrame(Body):
@@ -88,12 +133,23 @@ class StreamHandler(SocketHandler):
         if "interrupt" in frame:
             validated(InterruptFrame, frame)
             await self._session.interrupt()
+        elif "tool_call" in frame:
+            self._answer_call(validated(ToolAnswerFrame, frame))
         elif "input" in frame:
             answer = validated(InputFrame, frame).input
             if self._running is None or not self._running.answer(END_OF_INPUT if answer is None else answer):
                 raise InvalidRequest("no cell of this socket asks for input", field="input")
         else:
             self._enqueue(validated(CodeFrame, frame), size)
+
+    def _answer_call(self, frame: ToolAnswerFrame) -> None:
+        calls = None if self._running is None else self._running.tools
+        if calls is None:
+            raise InvalidRequest("no cell of this socket runs", field="tool_call")
+        if frame.error is None:
+            calls.answer(frame.tool_call, frame.value)
+        else:
+            calls.fail(frame.tool_call, frame.error.name, frame.error.text)
 
     def _enqueue(self, cell: CodeFrame, size: int) -> None:
         cell.request(self.tenant_settings)  # refuse an invalid cell now, not when its turn comes
@@ -117,8 +173,11 @@ class StreamHandler(SocketHandler):
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
-        request = cell.request(self.tenant_settings, interactive=True)
+        tools = tuple(tool.tool() for tool in cell.tools)
+        request = replace(cell.request(self.tenant_settings, interactive=True), tools=tools)
         check_language(self.gateway.registry, self._session, cell.language)
+        if tools and not self._session.kernelspec.extras:
+            raise InvalidRequest("only Python's cells can call tools", field="tools")
         self._continues_without_client = cell.on_disconnect == "continue"
         self._session.touch()
         plain = PlainText() if cell.plain else None
@@ -159,12 +218,13 @@ class StreamHandler(SocketHandler):
             self._runner.cancel()
 
     def _end_input(self) -> None:
-        """End the input of a cell whose client has left, unless the cell has an idempotency key.
+        """End the input and the calls of tools of a cell whose client has left, unless the cell has an idempotency key.
 
         The client of a cell with such a key may return and answer.
         """
         if self._client_left and isinstance(self._running, Execution):
             self._running.answer(END_OF_INPUT)
+            self._running.tools.close("the client that has handed over the tools has left")
 
 
 def _id_field(cell_id: object) -> dict[str, Any]:

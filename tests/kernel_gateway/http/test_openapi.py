@@ -31,7 +31,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkedPortHandler
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
@@ -154,6 +154,7 @@ def test_events_and_frames_are_described() -> None:
     assert [frame["$ref"].rsplit("/")[-1] for frame in frames["send"]["oneOf"]] == [
         "CodeFrame",
         "InputFrame",
+        "ToolAnswerFrame",
         "InterruptFrame",
     ]
     assert "SB005" in shown["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"]
@@ -172,6 +173,10 @@ async def test_real_events_are_as_described(started: Callable[[str], Gateway]) -
         await socket.send(code=SHOWS, timeout=60, id="a cell")
         events = await socket.until("input_request")
         await socket.send(input=None)
+        events += await socket.until("result")
+        await socket.send(code="import tools; tools.search()", tools=[{"name": "search"}])
+        events += await socket.until("tool_call")
+        await socket.send(tool_call=events[-1]["call"], value=None)
         events += await socket.until("result")
         await socket.send(code=SHOWS, timeout=-1)
         events += await socket.until("error")
@@ -207,7 +212,7 @@ def shape(value: Any) -> Any:
 def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
     sent |= {each for operation in native.OPERATIONS for each in operation.further.values()}
-    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, *_Event.__subclasses__()}
+    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame, *_Event.__subclasses__()}
     assert set(EXAMPLES) == sent
     for model in sent:
         (example,) = SCHEMAS[model.__name__]["examples"]

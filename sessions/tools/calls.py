@@ -1,0 +1,153 @@
+"""The calls of tools of one cell: their bounds, and the way of each answer to the kernel."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from kernel_image.protocol import TOOL_REPLY
+from sessions.kernels.connection import Connection
+from sessions.kernels.messages import NAME_MAX, Message
+from sessions.model import exact_json
+from sessions.model.errors import ConnectionFailed, InvalidRequest, QuotaExceeded
+from sessions.model.values import Tool
+
+#: maximum calls of one cell that wait for their answers, and bytes of their arguments together
+WAITING_MAX = 64
+WAITING_BYTES_MAX = 4 * 1024**2
+#: maximum bytes of one call, and of one answer. A kernel's message has some bytes around the arguments
+CALL_BYTES_MAX = 1024**2 + 8 * 1024
+ANSWER_BYTES_MAX = 1024**2
+#: maximum calls of one cell, also of those that are refused; after one more the cell is stopped
+CALLS_MAX = 10_000
+#: characters of an error's text that the kernel gets; the rest is cut off
+ERROR_MAX = 10_000
+#: name of the errors that are not the tool's own
+_ERROR = "ToolError"
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A call without an answer."""
+
+    #: the kernel's own id of the call
+    call: str
+    size: int
+
+
+class ToolCalls:
+    """The calls of one cell."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        tools: tuple[Tool, ...],
+        emit: Callable[[dict[str, Any], int], None],
+        stop: Callable[[QuotaExceeded], None],
+    ) -> None:
+        """Begin without calls.
+
+        Args:
+            connection: connection to the kernel of the cell.
+            tools: tools that the cell may call.
+            emit: tells the client of a call, with the bytes of its arguments.
+            stop: stops the cell, which has made too many calls.
+        """
+        self._connection = connection
+        self._names = {tool.name for tool in tools}
+        self._emit = emit
+        self._stop = stop
+        #: calls by the id that the client knows. No kernel knows these ids, so only who was told of a call can answer.
+        self._waiting: dict[str, _Waiting] = {}
+        self._bytes = 0
+        self._count = 0
+        #: why calls are refused from now on. None means that they are not.
+        self._over: str | None = None
+
+    def called(self, message: Message) -> None:
+        """Take a call of the kernel: tell the client, or refuse it."""
+        match message.content:
+            case {"call": str(call), "name": str(name), "arguments": dict(arguments)} if len(call) <= NAME_MAX:
+                pass
+            case _:  # code has forged it, and nobody waits for its answer
+                return
+        self._count += 1
+        if self._count > CALLS_MAX:
+            self._stop(QuotaExceeded(f"the cell called tools more than {CALLS_MAX} times", max=CALLS_MAX))
+            return
+        problem = self._over or self._refusal(name, message.size)
+        if problem is not None:
+            self._fail(call, _ERROR, problem)
+            return
+        known = secrets.token_hex(8)
+        self._waiting[known] = _Waiting(call, message.size)
+        self._bytes += message.size
+        self._emit({"type": "tool_call", "call": known, "name": name, "arguments": arguments}, message.size)
+
+    def _refusal(self, name: str, size: int) -> str | None:
+        if name not in self._names:
+            return f"the client of this cell has handed over no tool {name[:NAME_MAX]!r}"
+        if size > CALL_BYTES_MAX:
+            return f"the arguments of {name} are too large: a call has at most {CALL_BYTES_MAX} bytes"
+        if len(self._waiting) >= WAITING_MAX:
+            return f"{WAITING_MAX} calls of this cell already wait for their answers"
+        if self._bytes + size > WAITING_BYTES_MAX:
+            return f"the calls that wait have more than {WAITING_BYTES_MAX} bytes of arguments together"
+        return None
+
+    def waits(self, known: str) -> bool:
+        """Return whether the call with this id has no answer yet."""
+        return known in self._waiting
+
+    def answer(self, known: str, value: Any) -> None:
+        """Give a call its answer.
+
+        Raises:
+            InvalidRequest: when no such call waits, or the answer is too large or nested too deeply. In the latter
+                cases the call ends with an error, too.
+        """
+        waiting = self._take(known)
+        try:
+            text = exact_json.dumps(value)
+        except orjson.JSONEncodeError:
+            text = None
+        if text is None or len(text) > ANSWER_BYTES_MAX:
+            problem = f"the answer has more than {ANSWER_BYTES_MAX} bytes or too many levels"
+            self._fail(waiting.call, _ERROR, problem)
+            raise InvalidRequest(problem, field="value")
+        self._reply({"call": waiting.call, "status": "ok", "value": text.decode()})
+
+    def fail(self, known: str, name: str, text: str) -> None:
+        """End a call with the error that the tool has raised.
+
+        Raises:
+            InvalidRequest: when no such call waits.
+        """
+        self._fail(self._take(known).call, name, text)
+
+    def close(self, reason: str) -> None:
+        """End all calls that wait with an error, and refuse those to come: nobody answers them."""
+        self._over = reason
+        waiting, self._waiting, self._bytes = self._waiting, {}, 0
+        for each in waiting.values():
+            self._fail(each.call, _ERROR, reason)
+
+    def _take(self, known: str) -> _Waiting:
+        waiting = self._waiting.pop(known, None)
+        if waiting is None:
+            raise InvalidRequest("no call of a tool with this id waits for its answer", field="call")
+        self._bytes -= waiting.size
+        return waiting
+
+    def _fail(self, call: str, name: str, text: str) -> None:
+        self._reply({"call": call, "status": "error", "ename": name, "evalue": text[:ERROR_MAX]})
+
+    def _reply(self, content: dict[str, Any]) -> None:
+        try:
+            self._connection.send("control", TOOL_REPLY, content)
+        except ConnectionFailed:  # the kernel does not read; its cell ends at its deadline
+            self._over = "the kernel does not read the answers of its calls"

@@ -27,6 +27,7 @@ PAGES = sorted(
 GATEWAY = "http://127.0.0.1:8888"
 LIFE = "test_a_gateway_is_installed_upgraded_and_removed_as_the_guide_says"
 MONITORING = "kernel_gateway/monitoring/test_monitoring.py"
+MCP = "kernel_gateway/cli/test_mcp_stdio.py"
 IMAGE = "kernel_image/test_image.py"
 IMAGES = "kernel_image/test_other_images.py"
 #: the tests that run each example: page, text of its first line, and the test
@@ -37,6 +38,7 @@ RUN_BY = {
         ("README.md", "from pathlib", "test_readme.py::test_the_client_example_works_when_pasted"),
         ("README.md", '{"status"', "test_examples.py::test_the_reply_is_as_shown"),
         ("docs/api.md", '{"name"', "test_readme.py::test_the_example_of_a_session_is_accepted_and_applies"),
+        ("docs/api.md", "client   ", "kernel_gateway/dialects/test_tools.py::test_the_example_of_the_page_works"),
         ("docs/cli.md", ".venv/bin/kernel-gateway run", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/cli.md", "kernel-gateway: SB014", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
@@ -58,6 +60,7 @@ RUN_BY = {
             "from kernel_gateway.for_jupyter",
             "clients/test_nbclient.py::test_nbclient_and_papermill_run_notebooks_as_shown",
         ),
+        ("docs/clients/mcp.md", '{"mcpServers"', f"{MCP}::test_the_configurations_of_the_page_work"),
         (
             "docs/clients/python.md",
             "from kernel_gateway.client",
@@ -115,6 +118,8 @@ PASTED = {
         "doctor --prove": "engine/test_prove.py::test_all_works_on_a_whole_engine",
         "--gateway-url=http://127.0.0.1:8888 --GatewayClient.auth_token=KEY": "clients/front.py::jupyter_server",
         "http://any:KEY@127.0.0.1:8888": "test_examples.py::test_a_key_in_a_url_works_as_written",
+        "http://127.0.0.1:8888/mcp": "kernel_gateway/dialects/test_mcp.py::test_only_a_key_opens_it_also_in_the_query",
+        "kernel-gateway mcp": f"{MCP}::test_lines_reach_a_gateway_and_its_answers_come_back",
         "Authorization: Bearer KEY": "test_examples.py::test_the_commands_in_the_readme_work_as_written",
     }.items()
 }

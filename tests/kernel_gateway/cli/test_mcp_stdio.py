@@ -7,14 +7,17 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import process_only
 from tests.kernel_gateway.mcp import ERAS, legacy, modern
 
+PAGE = Path(__file__).parents[3] / "docs/clients/mcp.md"
 COMMAND = [sys.executable, "-m", "kernel_gateway", "mcp"]
 
 
@@ -77,6 +80,19 @@ def test_lines_reach_a_gateway_and_its_answers_come_back(gateway: Gateway, sessi
         assert told["structuredContent"]["result"] == "42"
         mcp.write("{")
         assert mcp.read()["error"]["code"] == -32700
+
+
+@process_only
+def test_the_configurations_of_the_page_work(gateway: Gateway) -> None:
+    page = PAGE.read_text().replace("http://127.0.0.1:8888", gateway.url).replace("KEY", KEYS["alice"])
+    url, command = (json.loads(line)["mcpServers"]["code"] for line in page.split("\n") if line.startswith('{"mcpS'))
+    listed = modern("tools/list")
+    told = requests.post(url["url"], json=listed.body, headers=listed.headers | url["headers"], timeout=60)
+    assert len(told.json()["result"]["tools"]) == 5
+    assert command["command"] == "kernel-gateway"
+    assert command["args"][0] == "mcp"
+    with program(*command["args"][1:]) as mcp:
+        assert len(mcp.ask(listed.body)["tools"]) == 5
 
 
 @process_only

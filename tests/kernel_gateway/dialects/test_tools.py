@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from tests.gateways import Gateway
 from tests.kernel_gateway.calls import SHARED
 from tests.kernel_gateway.sockets import Event, Socket, connected
 
+PAGE = Path(__file__).parents[3] / "docs/api.md"
 SEARCH = {
     "name": "search",
     "description": "Find rows.",
@@ -49,6 +53,29 @@ async def test_an_answer_is_the_value_of_the_call(gateway: Gateway) -> None:
     ]
     assert _shown(events) == "Find rows. {'query': 'tea', 'limit': 2} ä\n"
     assert events[-1]["status"] == "ok"
+
+
+async def test_the_example_of_the_page_works(gateway: Gateway) -> None:
+    example = re.search(
+        r"^client +(\{.*?)^gateway  (\{.*?)^client +(\{.*?)^ +or  (\{.*?)^```",
+        PAGE.read_text(),
+        re.MULTILINE | re.DOTALL,
+    )
+    assert example is not None
+    cell, call, value, error = map(json.loads, example.groups())
+    async with connected(gateway, SHARED) as socket:
+        for answer in value, error:
+            await socket.send(**cell)
+            while (told := await socket.event())["type"] != "tool_call":
+                pass
+            assert {name: told[name] for name in ("name", "arguments")} == {
+                "name": call["name"],
+                "arguments": call["arguments"],
+            }
+            await socket.send(**answer | {"tool_call": told["call"]})
+            while (told := await socket.event())["type"] != "result":
+                pass
+            assert told["status"] == ("ok" if answer is value else "error")
 
 
 @pytest.mark.parametrize(

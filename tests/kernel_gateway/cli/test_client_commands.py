@@ -166,10 +166,10 @@ def test_keys_are_listed_as_json_as_the_admin_api_does(out: Callable[..., str], 
     admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
     told = gateway.call("GET", "/v1/admin/keys", tenant=None, headers=admin).json()
     listed = json.loads(out("keys", "list", "--json", "--state-dir", str(gateway.state_dir)))
-    assert [each["role"] for each in told["keys"]].count("admin") >= 1
-    unused = [each for each in told["keys"] if each["last_used_at"] is None]
-    assert [each for each in listed["keys"] if each["last_used_at"] is None] == unused
-    assert [each.keys() for each in listed["keys"]] == [each.keys() for each in told["keys"]]
+    assert "admin" in {each["role"] for each in told["keys"]}
+    for each in (*told["keys"], *listed["keys"]):
+        each["last_used_at"] = None  # the gateway writes it later
+    assert listed == told
 
 
 def test_a_session_is_ended(out: Callable[..., str], gateway: Gateway, session: str) -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     """A gateway with sandboxes, once it has proven that they can be continued."""
-    with gateways.gateway("docker") as serving:
+    with gateways.gateway("docker", golden_images="auto") as serving:
         serving.wait_for_sleep()
         yield serving
 

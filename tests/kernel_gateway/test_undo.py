@@ -66,6 +66,16 @@ def test_a_session_returns_to_a_checkpoint(gateway: Gateway, name: str) -> None:
 
 
 @pytest.mark.engine
+def test_a_checkpoint_right_after_a_file_was_written_has_the_file(gateway: Gateway, name: str) -> None:
+    for number in "12345":
+        assert gateway.call("PUT", f"/v1/sessions/{name}/files/file", data=number.encode()).status_code == 204
+        taken = asked(gateway, name, "checkpoints", name=number)
+        assert taken.status_code == 201, taken.text
+    assert asked(gateway, name, "rollback", to="3").status_code == 200
+    assert text(gateway, name) == "2 3"
+
+
+@pytest.mark.engine
 @pytest.mark.parametrize(
     ("step", "state", "shown"), [("rollback", "rolled_back", "1 False\n"), ("restart", "restarted", "False x\n")]
 )

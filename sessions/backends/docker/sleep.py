@@ -37,6 +37,8 @@ from sessions.model.stopwatch import Stage, lap
 log = structlog.get_logger()
 T = TypeVar("T")
 
+#: seconds in which a tool may end whose client has its answer already
+TOOL_ENDS = 0.5
 #: what sleep does, and its price
 SLEEPS = "idle sessions can sleep on disk, where each takes 140 MB and the size of its variables"
 
@@ -82,7 +84,7 @@ class DockerSleep:
 
     async def copy(self, handle: KernelHandle, launch: Launch, on_resumed: Callable[[], None]) -> SleepImage:
         """Write a kernel's memory and files to disk, as in `KernelSleep`."""
-        if not isinstance(handle, DockerHandle) or handle.tools_run:
+        if not isinstance(handle, DockerHandle) or not await handle.tools_ended(TOOL_ENDS):
             raise InUse("a tool runs in its sandbox")
         with handle.held(stays=False):
             say = partial(asyncio.get_running_loop().call_soon_threadsafe, on_resumed)
@@ -92,7 +94,8 @@ class DockerSleep:
 
     async def copy_together(self, shared: Sharing, on_resumed: Callable[[], None]) -> list[SleepImage]:
         """Write kernels that share a workspace, and its files, as in `KernelSleep`."""
-        if any(isinstance(handle, DockerHandle) and handle.tools_run for handle, _ in shared.kernels):
+        kernels = [handle for handle, _ in shared.kernels if isinstance(handle, DockerHandle)]
+        if not all([await handle.tools_ended(TOOL_ENDS) for handle in kernels]):
             raise InUse("a tool runs in the container of one of its kernels")
         with ExitStack() as stack:
             for handle in (*(kernel for kernel, _ in shared.kernels), *shared.others):

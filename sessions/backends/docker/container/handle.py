@@ -73,6 +73,8 @@ class DockerHandle:
         self._out_of_memory: float | None = None
         self._tools: set[ToolStream] = set()
         self._tools_open = 0  # number of tools that have begun and not ended
+        self._no_tools = asyncio.Event()  # set while that is 0
+        self._no_tools.set()
         self._exit: KernelExit | None = None  # how the container ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
         self._pauses = Pauses(engine, container, self.ended)
@@ -94,6 +96,16 @@ class DockerHandle:
     def tools_run(self) -> bool:
         """Whether a tool runs in the container."""
         return self._tools_open > 0
+
+    async def tools_ended(self, seconds: float) -> bool:
+        """Wait until no tool runs in the container, and return whether that came within so many seconds.
+
+        A tool ends a moment after its client has got all of its answer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._no_tools.wait()
+        return not self.tools_run
 
     def make_responsive(self) -> None:
         """Record the time of this use, and let the container react quickly again."""
@@ -258,6 +270,7 @@ class DockerHandle:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
         self.make_responsive()
         self._tools_open += 1
+        self._no_tools.clear()
         # These are separate tasks, because a tool must be read to its end, even if the caller is cancelled.
         opening = spawn(self._open_tool(name, argument), f"begin {name}")
         writing: asyncio.Task[None] | None = None
@@ -291,3 +304,5 @@ class DockerHandle:
                     self._tools.discard(tool)
         finally:
             self._tools_open -= 1
+            if not self._tools_open:
+                self._no_tools.set()

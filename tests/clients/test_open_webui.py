@@ -6,16 +6,19 @@ Source: `execute_code_jupyter` of open-webui 0.12.4, and its library `websockets
 from __future__ import annotations
 
 import json
+import re
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
 from websockets.exceptions import ConnectionClosedError
 from websockets.sync.client import connect
 
-from kernel_gateway.dialects.jupyter.open_webui import PREFIX
 from tests.gateways import KEYS, Gateway
 
+#: the path of the URL that the page gives
+[PREFIX] = re.findall(r"URL=http://127.0.0.1:8888(\S+)", Path("docs/clients/open_webui.md").read_text())
 #: an image of more than a megabyte, which compression does not make smaller
 LARGE_IMAGE = (
     "from IPython.display import Image, display\nimport os\ndisplay(Image(b'\\x89PNG' + os.urandom(1_200_000)))"

@@ -47,6 +47,11 @@ RUN_BY = {
             "export CODE_",
             "clients/test_open_webui.py::test_a_run_answers_with_output_result_and_image",
         ),
+        (
+            "docs/clients/dynamic_sessions.md",
+            "from autogen_ext",
+            "clients/test_dynamic_sessions.py::test_autogens_client_of_dynamic_sessions_runs_code_with_files",
+        ),
         ("docs/clients/e2b.md", "export E2B", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         ("docs/clients/e2b.md", "from e2b", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         (

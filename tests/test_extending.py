@@ -88,6 +88,7 @@ NO_OPENAPI = {
     "admin": "the operator's page and WeKnora's administration are its only clients",
     "agentrun": "the original has its own description, and clients know no path for one",
     "dify": "six paths, in the form of Dify's sandbox, which serves no description",
+    "dynamic_sessions": "the original has its own description, and clients know no path for one",
     "e2b": "the original has its own description, and clients know no path for one",
     "ops": "four fixed paths without a request body",
     "ragflow": "two paths, in the form of RAGFlow's executor, which serves no description",

@@ -43,6 +43,17 @@ RUN_BY = {
         ("docs/cli.md", "kernel-gateway: SB014", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
         ("docs/clients/agentrun.md", "from agentrun", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
+        ("docs/clients/dify.md", "CODE_", "kernel_gateway/dialects/test_dify.py::test_a_code_node_gets_its_result"),
+        (
+            "docs/clients/open_webui.md",
+            "export CODE_",
+            "clients/test_open_webui.py::test_a_run_answers_with_output_result_and_image",
+        ),
+        (
+            "docs/clients/dynamic_sessions.md",
+            "from autogen_ext",
+            "clients/test_dynamic_sessions.py::test_autogens_client_of_dynamic_sessions_runs_code_with_files",
+        ),
         ("docs/clients/e2b.md", "export E2B", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         ("docs/clients/e2b.md", "from e2b", "clients/test_e2b.py::test_the_example_works_when_pasted"),
         (

@@ -87,6 +87,8 @@ TESTS = {"ops": "test_ready.py"}
 NO_OPENAPI = {
     "admin": "the operator's page and WeKnora's administration are its only clients",
     "agentrun": "the original has its own description, and clients know no path for one",
+    "dify": "six paths, in the form of Dify's sandbox, which serves no description",
+    "dynamic_sessions": "the original has its own description, and clients know no path for one",
     "e2b": "the original has its own description, and clients know no path for one",
     "mcp": "JSON-RPC, whose `tools/list` describes the tools",
     "ops": "four fixed paths without a request body",

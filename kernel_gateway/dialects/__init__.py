@@ -3,7 +3,19 @@
 Dialects do not import one another; code for several dialects is in `http/`.
 """
 
-from kernel_gateway.dialects import admin, agentrun, e2b, jupyter, mcp, native, ops, ragflow, web
+from kernel_gateway.dialects import (
+    admin,
+    agentrun,
+    dify,
+    dynamic_sessions,
+    e2b,
+    jupyter,
+    mcp,
+    native,
+    ops,
+    ragflow,
+    web,
+)
 
 #: The first dialect that matches a request serves it. E2B's dialect matches only requests of E2B's clients, but on any
 #: path; Jupyter's dialect matches all paths below `/api` that no dialect before it has.
@@ -16,6 +28,8 @@ DIALECTS = (
     agentrun.DIALECT,
     ragflow.DIALECT,
     mcp.DIALECT,
+    dify.DIALECT,
+    dynamic_sessions.DIALECT,
     ops.DIALECT,
     web.DIALECT,
 )

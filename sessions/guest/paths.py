@@ -14,8 +14,9 @@ PATH_MAX = 1024
 TILDES = frozenset({"~", "~user"})
 #: characters that a path must not have: control characters, and halves of surrogate pairs, which are no text
 NOT_IN_PATHS = re.compile("[\0-\x1f\x7f-\x9f\ud800-\udfff]")
-#: paths of the workspace inside a sandbox; the last one for clients whose code is root elsewhere
-HOMES = ("/home/user", "/workspace", "/root")
+#: paths of the workspace inside a sandbox; the last two for clients whose code is root elsewhere, and for those of
+#: Azure's dynamic sessions
+HOMES = ("/home/user", "/workspace", "/root", "/mnt/data")
 
 
 def valid_path(path: str) -> str:

@@ -29,7 +29,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
 - `name`: for a kernel without `lease`, and for one whose cells run in a process of their own, code that sets an
   environment variable. `{name}` and `{value}` in it are replaced; they need no quotes in any language.
 - `call`: an expression that calls `main`; `{json}` is replaced by a string literal with the arguments.
-- `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments` and `most`.
+- `run`: an expression that runs a whole program; `{json}` is replaced by an object of `code`, `arguments`,
+  `most` and `script`.
   It displays the outcome as `RUN_MIME`, see `sessions/programs/outcomes.py`. If it needs code that the kernel has not
   loaded, the file `run.*` beside `kernel.json` contains this code, and is sent first.
 
@@ -171,13 +172,14 @@ class KernelSpec:
             raise InvalidRequest(f"{self.name} cells take no environment variables of their own", field="env")
         return self.setenv.replace("{json}", _literal(env))
 
-    def program_cell(self, code: str, arguments: Mapping[str, Any], most: int) -> str:
+    def program_cell(self, code: str, arguments: Mapping[str, Any], most: int, *, script: bool = False) -> str:
         """Return the cell that runs code as a whole program. It contains the code only as a string literal.
 
         Args:
-            code: source code that defines `main`.
+            code: source code that defines `main`, or a script.
             arguments: arguments of `main`.
             most: maximum bytes of the return value.
+            script: True if the code is a script, and no `main` is called.
 
         Raises:
             InvalidRequest: when the language cannot run programs, the code is no text, or the arguments are no JSON.
@@ -188,7 +190,8 @@ class KernelSpec:
             code.encode()
         except UnicodeEncodeError:
             raise InvalidRequest("the code contains a lone surrogate", field="code") from None
-        return self.run.replace("{json}", _literal({"code": code, "arguments": dict(arguments), "most": most}))
+        program = {"code": code, "arguments": dict(arguments), "most": most, "script": script}
+        return self.run.replace("{json}", _literal(program))
 
 
 #: what a container runs that has no kernel: only tools and commands run in it

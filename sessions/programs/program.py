@@ -13,9 +13,9 @@ from sessions.model.errors import SessionError
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Code that defines `main`, and the arguments of `main`.
+    """Code that defines `main`, and the arguments of `main`; or a script, which runs to its end as it is.
 
-    The call is `main(**arguments)` in Python and `main(arguments)` in JavaScript.
+    The call is `main(**arguments)` in Python and `main(arguments)` in JavaScript. A script in Python is `__main__`.
     """
 
     code: str
@@ -25,6 +25,8 @@ class Program:
     timeout: float | None = None
     #: bytes of memory. The gateway's limit applies to None, and to a number above it.
     memory: int | None = None
+    #: whether the code is a script: no `main` is called
+    script: bool = False
 
 
 class Ending(StrEnum):

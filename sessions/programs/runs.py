@@ -65,7 +65,7 @@ class ProgramRunner:
             raise InvalidRequest(f"timeout must be above 0 and at most {most}", field="timeout")
         language = self._specs.find(program.language)
         return ExecuteRequest(
-            code=language.program_cell(program.code, program.arguments, defaults.limits.output),
+            code=language.program_cell(program.code, program.arguments, defaults.limits.output, script=program.script),
             timeout=timeout,
             store_history=False,
             stdin=(),

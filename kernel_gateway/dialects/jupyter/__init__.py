@@ -22,13 +22,15 @@ from kernel_gateway.dialects.jupyter.kernels import (
     VersionHandler,
 )
 from kernel_gateway.dialects.jupyter.notebooks import Notebooks, NotebooksHandler, OneNotebookHandler
+from kernel_gateway.dialects.jupyter.open_webui import PREFIX as OPEN_WEBUI
 from kernel_gateway.dialects.jupyter.openapi import DescriptionHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
 
 
 def routes(gateway: Gateway) -> list[Route]:
     """Return the routes of the API."""
-    kernel = r"/api/kernels/([\w.-]+)"
+    kernels = rf"(?:{OPEN_WEBUI})?/api/kernels"
+    kernel = kernels + r"/([\w.-]+)"
     table = (
         (r"/api/?", VersionHandler),
         (r"/api/status", StatusHandler),
@@ -37,7 +39,7 @@ def routes(gateway: Gateway) -> list[Route]:
         (r"/api/kernelspecs/?", KernelSpecsHandler),
         (r"/api/kernelspecs/([^/]+)", KernelSpecHandler),
         (r"/kernelspecs/([^/]+)/([^/]+)", LogoHandler),
-        (r"/api/kernels/?", KernelsHandler),
+        (kernels + "/?", KernelsHandler),
         (kernel, KernelHandler),
         (kernel + "/interrupt", InterruptHandler),
         (kernel + "/restart", RestartHandler),

@@ -14,6 +14,7 @@ from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.jupyter.base import JupyterHandler
 from kernel_gateway.dialects.jupyter.framing import V1, Request, decode, encode
+from kernel_gateway.dialects.jupyter.open_webui import PREFIX, readable
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.channels.subscription import Subscription, gateway_message, refusal
 from sessions.kernels.messages import Message
@@ -45,6 +46,10 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
         return self.session(self.path_args[0]).key
 
     @property
+    def _is_open_webui(self) -> bool:
+        return self.request.path.startswith(f"{PREFIX}/")
+
+    @property
     def max_message_size(self) -> int:
         """The maximum bytes of a message. It is larger than for other sockets, because of widgets and their data."""
         return FRAME_MAX
@@ -66,7 +71,8 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
     async def _deliver(self, subscription: Subscription) -> None:
         while (message := await subscription.take()) is not None:
             try:
-                await self._written(message)
+                for each in readable(message) if self._is_open_webui else (message,):
+                    await self._written(each)
             except WebSocketClosedError:
                 subscription.put_back(message)
                 self._session.channels.leave(subscription)

@@ -1,5 +1,6 @@
 // Runs a whole program in a fresh kernel: the cell that is sent is this text, and a call of `runProgram`.
-// `sessions/programs/outcomes.py` reads the answer. The program is a CommonJS module, in the file `main.js`.
+// `sessions/programs/outcomes.py` reads the answer. The program is a CommonJS module, in the file `main.js`. A script has
+// no `main`, and the globals that Node gives to scripts.
 
 async function runProgram(text) {
   const program = JSON.parse(text);
@@ -23,8 +24,18 @@ async function runProgram(text) {
     };
   });
 
+  const script = async () => {
+    const { Buffer } = await import("node:buffer");
+    Object.assign(globalThis, { Buffer, global: globalThis, process });
+    fs.writeFileSync(file, program.code);
+    createRequire(file)(file);
+    if (process.exitCode) process.exit();
+    return { value: null };
+  };
+
   const run = async () => {
     fs.mkdirSync(artifacts, { recursive: true });
+    if (program.script) return await script();
     fs.writeFileSync(file, `${program.code}\n;if (typeof main !== "undefined") module.exports = { main };\n`);
     const { main } = createRequire(file)(file);
     if (typeof main !== "function") throw new ReferenceError("main is not defined");

@@ -2,7 +2,7 @@
 """Runs a whole program in a fresh kernel. The kernel loads this module, and the gateway sends a call of `run_program`.
 
 `sessions/programs/outcomes.py` reads the answer. The program becomes the module `main` in the file `main.py`, as if it
-were imported. Its errors are formatted like in plain Python.
+were imported; a script becomes the module `__main__`. Its errors are formatted like in plain Python.
 """
 
 import ast
@@ -14,7 +14,7 @@ import os
 import sys
 import traceback
 from importlib.machinery import ModuleSpec
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, cast
 
 from IPython import get_ipython
@@ -42,7 +42,10 @@ def run_program(text: str) -> None:
             file.write(program["code"])
         tree = _parsed(program["code"], path, answer)
         asyncio._set_running_loop(None)  # noqa: SLF001 - lets the program run its own loops
-        answer["value"] = _value(tree, path, program)
+        if program["script"]:
+            _script(tree, path)
+        else:
+            answer["value"] = _value(tree, path, program)
         answer["exit_code"] = 0
     except SystemExit as left:
         if left.code is None or isinstance(left.code, int):
@@ -116,6 +119,13 @@ def _value(tree: ast.Module, path: str, program: dict[str, Any]) -> str:
     if len(json.dumps(value)) > program["most"]:
         raise ValueError(f"the value of main() is larger than {program['most']} bytes")
     return value
+
+
+def _script(tree: ast.Module, path: str) -> None:
+    """Run a script, as `python main.py` does."""
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = path
+    exec(compile(tree, path, "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - this module's purpose
 
 
 def _below(tb: TracebackType | None) -> TracebackType | None:

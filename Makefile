@@ -10,6 +10,8 @@ SETUP := $(VENV)/.setup
 SDKS := agentrun agentrun-early
 # frameworks that run code in E2B's sandboxes
 RIDERS := langchain openai-agents crewai agno smolagents
+# clients of Azure's dynamic sessions and of Dify's sandbox
+SANDBOX_CLIENTS := sandbox-clients semantic-kernel
 # Otherwise each gateway and each worker of the tests would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 HAVE_DOCKER = docker version >/dev/null 2>&1
@@ -120,7 +122,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-mcp/node_modules $(RIDERS:%=.venv-e2b-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-mcp/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part

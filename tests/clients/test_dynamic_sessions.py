@@ -1,7 +1,12 @@
-"""Clients of Azure's dynamic sessions: AutoGen's as it is installed, against gVisor kernels, which have `/mnt/data`."""
+"""Clients of Azure's dynamic sessions, and one of Dify's sandbox, as they are installed, against gVisor kernels.
+
+Only these kernels have `/mnt/data`.
+"""
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,12 +15,16 @@ from autogen_core import CancellationToken
 from autogen_core.code_executor import CodeBlock
 from autogen_ext.code_executors.azure import ACADynamicSessionsCodeExecutor
 
+from tests import gateways
 from tests.gateways import KEYS, Gateway
+
+ROOT = Path(__file__).parents[2]
+POOL = "/dynamic-sessions/default"
 
 
 def executor(gateway: Gateway, tmp_path: Path) -> ACADynamicSessionsCodeExecutor:
     credential = SimpleNamespace(get_token=lambda _scope: SimpleNamespace(token=KEYS["alice"]))
-    endpoint = f"{gateway.url}/dynamic-sessions/default"
+    endpoint = f"{gateway.url}{POOL}"
     return ACADynamicSessionsCodeExecutor(endpoint, credential=credential, work_dir=tmp_path)
 
 
@@ -40,3 +49,37 @@ async def test_autogens_client_of_dynamic_sessions_runs_code_with_files(gateway:
     assert sorted(await client.get_file_list(token)) == ["in.txt", "out.txt"]
     await client.download_files(["out.txt"], token)
     assert (tmp_path / "out.txt").read_text() == "brought\n"
+
+
+@pytest.mark.engine
+@pytest.mark.full
+@pytest.mark.parametrize("gateway", ["docker"], indirect=True)
+@pytest.mark.parametrize(
+    ("client", "path"), [("langchain_tool", POOL), ("llama_index_tool", POOL), ("dify_sandbox_client", "/dify")]
+)
+def test_a_client_works_as_it_is_installed(gateway: Gateway, client: str, path: str, tmp_path: Path) -> None:
+    drive("sandbox-clients", client, tmp_path, f"{gateway.url}{path}", KEYS["alice"])
+
+
+@pytest.mark.engine
+@pytest.mark.full
+def test_semantic_kernel_works_as_it_is_installed(tmp_path: Path) -> None:
+    with gateways.gateway("docker", "--tls") as serving:
+        endpoint = f"{serving.url}{POOL}"
+        drive("semantic-kernel", "semantic_kernel_tool", tmp_path, endpoint, KEYS["alice"], str(serving.trusted))
+
+
+def drive(environment: str, program: str, directory: Path, *arguments: str) -> None:
+    """Run a program of `sandboxes/` in the environment that has its client."""
+    python = ROOT / f".venv-{environment}/bin/python"
+    assert python.exists(), f"run `make .venv-{environment}/.setup`"
+    done = subprocess.run(
+        [python, ROOT / f"tests/clients/sandboxes/{program}.py", *arguments],
+        cwd=directory,
+        env={"PATH": os.defpath, "HOME": str(directory)},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

@@ -38,6 +38,8 @@ class Sandboxes(Owners[Sandbox]):
         super().__init__(services, beside=registry)
         self._registry = registry
         self._ended: dict[SessionKey, Sandbox] = {}
+        #: the present sandboxes with a secret, by name: their requests name no tenant
+        self._with_secret: dict[str, Sandbox] = {}
         #: the snapshots of all tenants' sandboxes
         self.snapshots = Snapshots(services)
 
@@ -61,6 +63,15 @@ class Sandboxes(Owners[Sandbox]):
         if sandbox is None:
             raise SandboxNotFound(f"there is no sandbox {key.name!r}", sandbox=key.name)
         return sandbox
+
+    def with_secret(self, name: str) -> Sandbox | None:
+        """Return the present sandbox of any tenant that has this name and a secret. The caller checks the secret."""
+        return self._with_secret.get(name)
+
+    def _add(self, owner: Sandbox) -> None:
+        super()._add(owner)
+        if owner.spec.secret:
+            self._with_secret.setdefault(owner.key.name, owner)
 
     def get(self, key: SessionKey) -> Sandbox:
         """Return a sandbox that can be used.
@@ -212,6 +223,11 @@ class Sandboxes(Owners[Sandbox]):
             del self._ended[next(ended for ended in self._ended if ended.tenant == tenant)]
         self._remove(sandbox, reason)
         return sandbox.close()
+
+    def _remove(self, owner: Sandbox, reason: str, *, asked: bool = False) -> None:
+        if self._with_secret.get(owner.key.name) is owner:
+            del self._with_secret[owner.key.name]
+        super()._remove(owner, reason, asked=asked)
 
     def _record_end(self, owner: Sandbox, end: End) -> None:  # noqa: ARG002 - `_ended` remembers it
         self._services.ledger.end_sandbox(owner.key)

@@ -95,8 +95,7 @@ class SandboxHandler(BaseHandler):
             SandboxNotFound: when the request has no token of an existing sandbox.
         """
         name = self.target.sandbox if self.target is not None else ""
-        sandboxes = self.gateway.sandboxes.all()
-        sandbox = next((each for each in sandboxes if each.key.name == name and each.spec.secret), None)
+        sandbox = self.gateway.sandboxes.with_secret(name)
         # A missing sandbox is checked with a random secret, so that the response time does not reveal which ids exist.
         if not self._has_token(sandbox.spec.secret if sandbox else secrets.token_hex()) or sandbox is None:
             raise SandboxNotFound(NOT_FOUND)

@@ -53,9 +53,7 @@ class SandboxPortHandler(PortHandler, SandboxHandler):
         self.target = target_of(self.request)
         if self.target is None or self.target.port > PORT_MAX:
             raise InvalidRequest("Invalid sandbox port", field="port")
-        name = self.target.sandbox
-        found = (each for each in self.gateway.sandboxes.all() if each.key.name == name and each.spec.secret)
-        sandbox = next(found, None)
+        sandbox = self.gateway.sandboxes.with_secret(self.target.sandbox)
         if sandbox is None:
             raise SandboxNotFound(NOT_FOUND)
         self._check_token(sandbox)

@@ -1040,3 +1040,12 @@ async def test_a_sandbox_whose_time_is_over_is_paused_if_its_client_wants_that(
         assert world.sandboxes.get(KEY) is sandbox
     assert sandbox.pausing.paused
     await until(lambda: world.backend.alive[0].paused)
+
+
+async def test_a_sandbox_with_a_secret_is_found_by_its_name_until_it_ends(world: World) -> None:
+    await world.sandboxes.create(SessionKey("other", KEY.name), SPEC)  # of another dialect, with the same name
+    assert world.sandboxes.with_secret(KEY.name) is None
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, secret=KEY.name))
+    assert world.sandboxes.with_secret(KEY.name) is sandbox
+    await world.sandboxes.end(KEY)
+    assert world.sandboxes.with_secret(KEY.name) is None

@@ -21,7 +21,6 @@ from sessions.model.stopwatch import Stage, lap, timed
 from sessions.model.tasks import spawn
 from sessions.model.values import Network, StateChange, StateNotice, valid_name
 from sessions.session.kernel_slot import KernelSlot, Replacement
-from sessions.session.owner import Activity
 from sessions.session.record import StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.states import State
@@ -39,21 +38,13 @@ class Checkpointing:
     """Takes the checkpoints of one session, returns to them, and starts branches from them."""
 
     def __init__(
-        self,
-        slot: KernelSlot,
-        turn: Turn,
-        activity: Activity,
-        channels: ChannelHub,
-        services: SessionServices,
-        *,
-        timeline: Timeline,
+        self, slot: KernelSlot, turn: Turn, channels: ChannelHub, services: SessionServices, timeline: Timeline
     ) -> None:
         """Take no checkpoint yet.
 
         Args:
             slot: the session's kernel.
             turn: gives the kernel to one user at a time.
-            activity: the session's activity.
             channels: the session's channel clients.
             services: services that sessions share.
             timeline: remembers which cells each checkpoint comes after.
@@ -61,7 +52,6 @@ class Checkpointing:
         self._slot = slot
         self._kept = slot.checkpoints
         self._turn = turn
-        self._activity = activity
         self._channels = channels
         self._services = services
         self._timeline = timeline
@@ -121,7 +111,7 @@ class Checkpointing:
         """
         checkpoint = self._kept.find(name)
         reason = f"the session was rolled back to the checkpoint {checkpoint.name!r}"
-        with self._activity.use(), self._channels.replacing():
+        with self._channels.replacing():
             restore = partial(self._kept.restore, checkpoint)
             await self._slot.replace_for_client(Replacement(StateChange.ROLLED_BACK, reason, restore, checkpoint))
         self._services.observer.rolled_back(crash=False)

@@ -66,7 +66,7 @@ class Session(Owner):
         turn = Turn(self._activity, self.channels.quiet)
         #: the session's checkpoints
         timeline = Timeline()
-        self.checkpoints = Checkpointing(self._slot, turn, self._activity, self.channels, services, timeline=timeline)
+        self.checkpoints = Checkpointing(self._slot, turn, self.channels, services, timeline)
         self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services, timeline=timeline)
 
     # -- state ----------------------------------------------------------------------------------------------

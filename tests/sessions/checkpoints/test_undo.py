@@ -110,18 +110,6 @@ async def test_a_return_does_not_wait_for_the_end_of_the_former_kernel_and_the_n
     await until(lambda: (len(world.backend.alive), len(world.backend.workspaces)) == (1, 1))
 
 
-async def test_a_session_is_not_idle_while_it_returns(world: World, session: Session, may_end: asyncio.Event) -> None:
-    await session.checkpoints.roll_back("one")
-    again = spawn(session.checkpoints.roll_back("one"), "return")
-    await asyncio.sleep(0)  # it waits for the end of the former kernel now
-    world.clock.passes(1000)
-    idle = session.idle_for()
-    may_end.set()
-    await again
-    world.clock.passes(1)
-    assert (idle, session.idle_for()) == (0, 1)
-
-
 async def test_a_session_that_ends_after_a_return_waits_for_the_end_of_the_former_kernel(
     world: World, session: Session, may_end: asyncio.Event
 ) -> None:

@@ -240,7 +240,7 @@ class Execution(Cell):
         self.stop(error, KernelDied())
 
     def _on_end(self) -> None:
-        self.tools.close("the cell has ended")
+        self.tools.end()
         payload = (self._reply or {}).get("payload")
         pages = map(_page, payload) if isinstance(payload, list) else ()
         for event in self._transcript.end(self._entry, self.failure, filter(None, pages), self.error):

@@ -39,6 +39,10 @@ class _Waiting:
     size: int
 
 
+def _ignore(*_arguments: object) -> None:
+    """Do nothing."""
+
+
 class ToolCalls:
     """The calls of one cell."""
 
@@ -135,6 +139,11 @@ class ToolCalls:
         waiting, self._waiting, self._bytes = self._waiting, {}, 0
         for each in waiting.values():
             self._fail(each.call, _ERROR, reason)
+
+    def end(self) -> None:
+        """End all calls, because the cell has ended, and forget the cell: nothing is told or stopped any more."""
+        self.close("the cell has ended")
+        self._emit, self._stop = _ignore, _ignore
 
     def _take(self, known: str) -> _Waiting:
         waiting = self._waiting.pop(known, None)

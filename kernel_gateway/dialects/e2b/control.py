@@ -56,6 +56,7 @@ class SandboxesHandler(ControlHandler):
     async def post(self) -> None:
         """Create a sandbox. A repeated request with the same idempotency key returns the same sandbox."""
         body = self.body(NewSandbox)
+        body.refuse_what_is_not_there()
         snapshots = self.gateway.sandboxes.snapshots
         snapshot = snapshot_for(body.templateID, snapshots, self.tenant, self.tenant_settings)
         spec = body.spec(self.tenant_settings, self.caller.key_id, snapshot)

@@ -125,10 +125,8 @@ class NewSandbox(Body):
 
         Raises:
             InvalidRequest: when the timeout is too long, metadata or variables are not allowed, or wishes contradict.
-            NotSupported: when the body asks for something that this gateway does not offer.
             TemplateNotFound: when there is no such template.
         """
-        self._refuse_what_is_not_there()
         self._refuse_contradictions()
         metadata = self.metadata or {}
         if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > METADATA_MAX:
@@ -163,7 +161,12 @@ class NewSandbox(Body):
             raise InvalidRequest("network.maskRequestHost is no host", field="network.maskRequestHost")
         return host
 
-    def _refuse_what_is_not_there(self) -> None:
+    def refuse_what_is_not_there(self) -> None:
+        """Refuse what this gateway does not offer. This comes first: some SDKs ask for it by a template, too.
+
+        Raises:
+            NotSupported: when the body asks for such a thing.
+        """
         reasons = {
             "mcp": (self.mcp, "sandboxes run no MCP servers here"),
             "iam": (self.iam, "sandboxes get no identity tokens here"),

@@ -126,6 +126,7 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.CheckpointRefused: HTTPStatus.CONFLICT,
     errors.PortNotOpen: HTTPStatus.BAD_GATEWAY,
     errors.PortsUnavailable: HTTPStatus.NOT_IMPLEMENTED,
+    errors.VariableNotFound: HTTPStatus.NOT_FOUND,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,

@@ -162,6 +162,19 @@ class AsyncSession:
         """Describe the session."""
         return await self._gateway.json("GET", self._path)
 
+    async def variables(self) -> list[dict[str, Any]]:
+        """List the variables, also while a cell runs: `name`, `type`, `preview` and the sizes of each."""
+        found: list[dict[str, Any]] = (await self._gateway.json("GET", f"{self._path}/variables"))["variables"]
+        return found
+
+    async def variable(self, name: str) -> dict[str, Any]:
+        """Describe a variable with the beginning of its content: `columns` and `rows` of a table, or `entries`.
+
+        Raises:
+            GatewayError: when there is no such variable.
+        """
+        return await self._gateway.json("GET", f"{self._path}/variables/{quoted(name)}")
+
     async def restart(self) -> None:
         """Start a fresh kernel; the files stay."""
         await self._gateway.json("POST", f"{self._path}/restart")
@@ -245,6 +258,8 @@ class Session:
     interrupt = blocking(AsyncSession.interrupt)
     create = blocking(AsyncSession.create)
     info = blocking(AsyncSession.info)
+    variables = blocking(AsyncSession.variables)
+    variable = blocking(AsyncSession.variable)
     restart = blocking(AsyncSession.restart)
     end = blocking(AsyncSession.end)
     notebook = blocking(AsyncSession.notebook)

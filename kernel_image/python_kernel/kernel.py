@@ -85,7 +85,7 @@ class PythonKernel(IPythonKernel):
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
     shell_class = Type(KernelShell)
     parent: Any  # the application
-    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request", "tool_reply"]  # noqa: RUF012 - as in ipykernel
+    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request", "tool_reply", "variables_request"]  # noqa: RUF012 - as in ipykernel
 
     def __init__(self, **options: Any) -> None:
         """Accept the options of ipykernel's kernel."""
@@ -354,6 +354,18 @@ class PythonKernel(IPythonKernel):
     async def tool_reply(self, _stream: Any, _ident: list[bytes], parent: dict[str, Any]) -> None:
         """Give a call of a tool its answer, in the thread of the control channel. It has no reply."""
         self._tool_calls.answered(parent["content"])
+
+    async def variables_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Describe all variables, or the one that the request names, in the thread of the control channel."""
+        from . import variables  # noqa: PLC0415 - few sessions are asked for their variables
+
+        shell: Any = self.shell
+        namespace, name = shell.user_ns, parent["content"].get("name")
+        if name is None:
+            answer = variables.listed(namespace, shell.user_ns_hidden)
+        else:
+            answer = {"variable": variables.detailed(name, namespace[name])} if name in namespace else {}
+        self.session.send(stream, "variables_reply", answer | {"status": "ok"}, parent, ident)
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, like a cell. The first one comes with all that an error needs."""

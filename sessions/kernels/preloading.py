@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 
-from kernel_image.protocol import PRELOAD_REQUEST
+from kernel_image.protocol import GATEWAY_REQUESTS, PRELOAD_REQUEST
 from sessions.kernels.connection import Connection
 from sessions.kernels.messages import Message
 
@@ -57,5 +57,5 @@ class Preloading:
 
 
 def caused(message: Message) -> bool:
-    """Return whether an import has caused a message. Output of an import belongs to no cell."""
-    return message.parent.get("msg_type") == PRELOAD_REQUEST
+    """Return whether a request of the gateway itself has caused a message, as an import does: it belongs to no cell."""
+    return message.parent.get("msg_type") in GATEWAY_REQUESTS

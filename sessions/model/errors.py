@@ -290,6 +290,13 @@ class PortsUnavailable(SessionError, code="SB061"):
     """
 
 
+class VariableNotFound(SessionError, code="SB066"):
+    """The session has no such variable.
+
+    List the variables, or run the cell that sets it.
+    """
+
+
 def of_code(code: object, message: str = "", /, **details: Any) -> SessionError | None:
     """Return the error with a code that another service or an earlier gateway has reported, or None.
 

@@ -88,6 +88,8 @@ class KernelSpec:
     lease: bool = False
     #: whether a cell's request may have its own environment variables and further formats of its displays
     extras: bool = False
+    #: whether the kernel describes its variables, by a `variables_request` on its control channel
+    variables: bool = False
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
     #: whether the kernel can import these modules and then wait for its keys, so that a golden image of it can be made
@@ -269,6 +271,7 @@ def _read(path: Path) -> KernelSpec:
         prelude="\n".join(file.read_text() for file in path.parent.glob("prelude.*")),
         lease=bool(ours.get("lease", False)),
         extras=bool(ours.get("extras", False)),
+        variables=bool(ours.get("variables", False)),
         preload=tuple(ours.get("preload", ())),
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),

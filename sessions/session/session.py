@@ -17,6 +17,7 @@ from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.kernels.variables import VariableDetail, VariableList, describe_variable, list_variables
 from sessions.model.checkpoint import Checkpoint, OnIdle, SleepImage
 from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
@@ -170,6 +171,24 @@ class Session(Owner):
         """
         with self._activity.use():
             return await self._executions.settled_kernel()
+
+    async def variables(self) -> VariableList:
+        """Return the variables of its kernel, also while a cell runs. A session that sleeps is woken.
+
+        Raises:
+            SessionError: as `list_variables`, or when the session was ended, or no kernel could be started.
+        """
+        with self._activity.use():
+            return await list_variables(await self._slot.ensure())
+
+    async def variable(self, name: str) -> VariableDetail:
+        """Return one variable of its kernel with its content; see `variables`.
+
+        Raises:
+            SessionError: as `describe_variable`, or as in `variables`.
+        """
+        with self._activity.use():
+            return await describe_variable(await self._slot.ensure(), name)
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""

@@ -21,6 +21,7 @@ from kernel_gateway.dialects.native import (
     stream,
     tenant_limits,
     tenant_removal,
+    variables,
 )
 from kernel_gateway.dialects.native.events import Event
 from kernel_gateway.dialects.native.examples import EXAMPLES
@@ -38,11 +39,12 @@ from kernel_gateway.gateway import Dialect, Gateway, Route
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 from kernel_gateway.http.usage_report import UsageReport
+from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model import exact_json
 
 _SESSION = "/v1/sessions/{name}"
 _CHECKPOINTS, _FILE = f"{_SESSION}/checkpoints", f"{_SESSION}/files/{{path}}"
-_EXECUTIONS = f"{_SESSION}/executions"
+_EXECUTIONS, _VARIABLES = f"{_SESSION}/executions", f"{_SESSION}/variables"
 _PORT, _LINK = f"{_SESSION}/ports/{{port}}", "/v1/ports/{tenant}/{session}/{port}/{token}"
 _LIMITS = "/v1/admin/tenants/{tenant}/limits"
 _RESUME_HEADERS = {
@@ -149,6 +151,17 @@ API: dict[type[BaseHandler], list[Operation]] = {
     ],
     sessions.RestartHandler: [
         Operation("POST", f"{_SESSION}/restart", "Start a fresh kernel in the same session", SessionInfo)
+    ],
+    variables.VariablesHandler: [
+        Operation("GET", _VARIABLES, "List the session's variables, also while a cell runs", VariableList)
+    ],
+    variables.VariableHandler: [
+        Operation(
+            "GET",
+            f"{_VARIABLES}/{{variable}}",
+            "Describe a variable with its content",
+            VariableDetail,
+        )
     ],
     checkpoints.CheckpointsHandler: [
         Operation("GET", _CHECKPOINTS, "List the session's checkpoints, oldest first", checkpoints.CheckpointList),

@@ -44,6 +44,7 @@ from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, Interru
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.http.usage_report import UsageReport
+from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
@@ -185,6 +186,14 @@ _TENANT = {
     "limits": _LIMITS,
 }
 
+_VARIABLE = {
+    "name": "df",
+    "type": "pandas.DataFrame",
+    "preview": "1 rows × 2 columns: ['city', 'sales']",  # noqa: RUF001 - the sign of a product
+    "shape": [1, 2],
+    "bytes": 160,
+}
+
 _LINK = f"/v1/ports/team-a/report/8501/1769851800..{'0123456789abcdef' * 4}/"
 
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
@@ -196,6 +205,9 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         Branch: {"as": "report-b", "from": "loaded"},
         CheckpointInfo: _CHECKPOINT,
         CheckpointList: {"checkpoints": [_CHECKPOINT]},
+        VariableList: {"variables": [_VARIABLE], "total": 1},
+        VariableDetail: _VARIABLE
+        | {"columns": [{"name": "city", "type": "str"}, {"name": "sales", "type": "int64"}], "rows": [["Oslo", "120"]]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         NewLink: {"port": 8501, "seconds": 600},

@@ -113,8 +113,9 @@ def test_the_domain_knows_no_http_and_no_service() -> None:
     assert not arrows("sessions", "tornado", "http", "kernel_gateway", "pydantic_settings")
 
 
-def test_only_the_ledger_of_the_domain_imports_pydantic() -> None:
-    assert arrows("sessions", "pydantic") == {"sessions.store.ledger → pydantic"}
+def test_pydantic_checks_in_the_domain_only_what_a_disk_and_a_kernel_say() -> None:
+    checking = {"sessions.store.ledger → pydantic", "sessions.kernels.variables → pydantic"}
+    assert arrows("sessions", "pydantic") == checking
 
 
 def test_the_kernel_image_imports_nothing_of_the_gateway() -> None:

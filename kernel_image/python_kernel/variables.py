@@ -49,7 +49,7 @@ _dict_of: Callable[[type], Mapping[str, Any]] = type.__dict__["__dict__"].__get_
 _name_of = type.__dict__["__qualname__"].__get__
 _module_of = type.__dict__["__module__"].__get__
 _bases_of = type.__dict__["__mro__"].__get__
-_globals_of: Callable[[types.ModuleType], Mapping[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__
+_globals_of: Callable[[types.ModuleType], Mapping[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 
 
 def listed(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> dict[str, Any]:

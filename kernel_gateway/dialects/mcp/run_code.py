@@ -16,6 +16,8 @@ from kernel_gateway.dialects.mcp.results import TEXT_MAX, Shown, of_run, of_runn
 from kernel_gateway.dialects.mcp.rpc import Json
 from kernel_gateway.dialects.mcp.tools import RunCode, Wait
 from kernel_gateway.gateway import Gateway
+from kernel_gateway.http.plain_text import plain_outputs
+from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.request_body import validated
 from sessions.cells.execution import END_OF_INPUT
 from sessions.cells.idempotency import Attempt, Run
@@ -63,11 +65,11 @@ class Runs:
             return await self._follow(call, session, run, until)
         key = (call.tenant, arguments.session or "", digest_of(call.name, call.arguments))
         name = arguments.session or _new_name(call.tenant, arguments.idempotency_key)
-        joined = self._resent.join(key, lambda: self._begin(call, name, arguments.language, request))
+        joined = self._resent.join(key, call.sender, lambda: self._begin(call, name, arguments.language, request))
         ends = call.ends_with_client and arguments.idempotency_key is None
         call.on_cancelled.append(joined.interrupt)
-        call.on_delivered.append(lambda: self._resent.told(key, joined))
-        with self._resent.waits(key, joined, ends_with_client=ends):
+        call.on_delivered.append(lambda: self._resent.told(joined))
+        with self._resent.waits(joined, ends_with_client=ends):
             return await self._joined(call, joined, until)
 
     async def wait(self, call: Call) -> Json:
@@ -116,7 +118,7 @@ class Runs:
         except TimeoutError:
             waited = asyncio.get_running_loop().time() - begun
             return of_running(session.key.name, _handle(session, run), waited)
-        outputs, cut = await asyncio.to_thread(self._gateway.plain_outputs, result.outputs)
+        outputs, cut = await plain_outputs(result.outputs)
         shown = Shown(notes=notes)
         for output in outputs:
             shown.add(output)
@@ -178,8 +180,8 @@ def _whole_text(outputs: list[Json]) -> bytes:
             case "error":
                 parts.append("\n".join(output["traceback"]) + "\n")
             case _:
-                text = output["data"].get("text/plain", "")
-                parts.append(f"{text}\n")
+                text = readable_text(output["data"])
+                parts.append("" if text is None else f"{text}\n")
     return "".join(parts).encode(errors="replace")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kernel_gateway.dialects.mcp.request_state import Question
+from kernel_gateway.dialects.mcp.resent import Sender
 from kernel_gateway.dialects.mcp.rpc import Json
 
 
@@ -25,6 +26,8 @@ class Call(Protocol):
     name: str
     arguments: Json
     tenant: str
+    #: who sends the call
+    sender: Sender
     #: whether the client can ask its user
     can_ask: bool
     #: whether work for this call must end if its client leaves and does not come back

@@ -21,6 +21,7 @@ from kernel_gateway.dialects.mcp.eras import (
     is_modern,
 )
 from kernel_gateway.dialects.mcp.request_state import Question, Seals, digest_of
+from kernel_gateway.dialects.mcp.resent import Sender
 from kernel_gateway.dialects.mcp.rpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -232,6 +233,12 @@ class McpHandler(JsonHandler):
     def _protocol_session(self) -> str:
         return self.request.headers.get(SESSION_HEADER, "")
 
+    def sender_of(self, message: Message) -> Sender:
+        """Return who sends a request. Modern clients have no session of the protocol, and ids that others use, too."""
+        if self._modern or not self._protocol_session or message.id is None:
+            return None
+        return self._protocol_session, message.id
+
     @property
     def can_ask(self) -> bool:
         """Whether a legacy client can ask its user during a call."""
@@ -291,6 +298,7 @@ class HttpCall:
         self.arguments = arguments
         self.tenant = handler.tenant
         self.digest = digest_of(self.name, arguments)
+        self.sender = handler.sender_of(message)
         self.can_ask = can_ask(capabilities_of(message)) if handler.modern else handler.can_ask
         self.ends_with_client = handler.modern
         self.on_delivered = delivered

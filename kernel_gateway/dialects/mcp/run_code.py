@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from kernel_gateway.dialects.mcp import asking
 from kernel_gateway.dialects.mcp.calls import Call
 from kernel_gateway.dialects.mcp.request_state import Question, digest_of
 from kernel_gateway.dialects.mcp.resent import Began, Joined, Resent
@@ -141,13 +142,13 @@ class Runs:
     async def _answer(self, call: Call, question: Question, event: Json, notes: list[str]) -> str:
         """Return the user's answer to a question of the cell."""
         prompt = event["prompt"]
-        if call.answered is not None and call.answered[0] == question:
-            given = call.answered[1]
+        if call.answered is not None and call.answered[0] == question and asking.is_answer(call.answered[1]):
+            given = asking.given(call.answered[1])
         elif event["password"]:
             notes.append(f"The code asked for a password ({prompt!r}); nobody was asked. Call again with stdin.")
             given = None
-        elif call.can_ask:
-            given = await call.ask(prompt, question)
+        elif asking.can_ask(call.capabilities):
+            given = asking.given(await call.ask(asking.question(prompt), question))
         else:
             notes.append(f"The code asked {prompt!r} with input(), and got the end of the input.")
             notes.append("Call again with the answers in stdin, one a line.")

@@ -12,6 +12,8 @@ from kernel_gateway.dialects.mcp.calls import Toolset
 from kernel_gateway.dialects.mcp.eras import LEGACY, MODERN
 from kernel_gateway.dialects.mcp.rpc import INVALID_PARAMS, NO_METHOD, Json, Message, RpcError
 
+#: version of the gateway; Python reads a file each time that it is asked for it
+_VERSION = version("sandboxed-kernel-gateway")
 #: milliseconds for which a client may keep the list of tools
 TTL_MS = 300_000
 
@@ -29,7 +31,7 @@ class Server:
     @property
     def info(self) -> Json:
         """Name and version of the server."""
-        return {"name": self.tools.name, "version": version("sandboxed-kernel-gateway")}
+        return {"name": self.tools.name, "version": _VERSION}
 
     def complete(self, result: Json) -> Json:
         """Return a result as modern clients want it."""

@@ -24,7 +24,6 @@ from tornado.web import Application, RequestHandler
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import DIALECTS
 from kernel_gateway.dialects.agentrun.models import DEFAULT_TEMPLATE
-from kernel_gateway.dialects.native.plain_text import plain_outputs
 from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.access_log import request_ended
@@ -327,7 +326,6 @@ class Service:
             loop_time=self._loop_time,
             fair_loop=self.fair_loop,
             quotas=self.quotas,
-            plain_outputs=plain_outputs,
             providers=self.providers,
             provider_settings=self.provider_settings,
             runner=self.runner,

@@ -73,8 +73,6 @@ class Gateway:
     #: shares out the event loop among tenants: their kernels' messages, their WebSockets and their requests
     loop_time: LoopTime
     quotas: Quotas
-    #: returns outputs in nbformat's form as short plain text, and the bytes of text that were cut off
-    plain_outputs: Callable[[list[dict[str, Any]]], tuple[list[dict[str, Any]], int]]
     #: runs one-shot programs with the provider that the settings name
     providers: ProviderManager
     provider_settings: ProviderSettings

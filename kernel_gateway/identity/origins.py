@@ -15,9 +15,12 @@ from tornado.httputil import HTTPServerRequest
 #: matches all origins
 ANY = "*"
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
-_HEADERS = "Accept, Authorization, Content-Type, If-Range, Last-Event-ID, Range, X-API-Key, X-Request-Id, X-XSRFToken"
+_HEADERS = (
+    "Accept, Authorization, Content-Type, If-Range, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    "Mcp-Param-Session, Mcp-Session-Id, Range, X-API-Key, X-Request-Id, X-XSRFToken"
+)
 #: headers of an answer that a page may read besides the body
-_EXPOSED = "Accept-Ranges, Content-Range, ETag, Location, Retry-After, X-Request-Id"
+_EXPOSED = "Accept-Ranges, Content-Range, ETag, Location, Mcp-Session-Id, Retry-After, X-Request-Id"
 #: seconds for which a browser may cache the answer to a preflight
 _MAX_AGE = "600"
 

@@ -6,16 +6,22 @@ from collections.abc import Callable
 from typing import Protocol
 
 from kernel_gateway.dialects.mcp.request_state import Question
+from kernel_gateway.dialects.mcp.resent import Sender
 from kernel_gateway.dialects.mcp.rpc import Json
 
 
 class NeedsInput(Exception):
-    """The call's answer is a question to the user. The client sends the call again, with the user's answer."""
+    """The call's answer is requests to the client. The client sends the call again, with its answers to them."""
 
-    def __init__(self, prompt: str, question: Question) -> None:
-        """Ask `prompt`, for a question of a run."""
-        super().__init__(prompt)
-        self.prompt = prompt
+    def __init__(self, requests: dict[str, Json], question: Question) -> None:
+        """Ask for a question of a run.
+
+        Args:
+            requests: requests to the client, each with its name, as in `Call.ask`.
+            question: the question.
+        """
+        super().__init__(", ".join(requests))
+        self.requests = requests
         self.question = question
 
 
@@ -25,19 +31,25 @@ class Call(Protocol):
     name: str
     arguments: Json
     tenant: str
-    #: whether the client can ask its user
-    can_ask: bool
+    #: who sends the call
+    sender: Sender
+    #: what the client says that it can do; of a legacy client only `elicitation` is known
+    capabilities: Json
     #: whether work for this call must end if its client leaves and does not come back
     ends_with_client: bool
-    #: the question that the client answers with this call, and the answer; None as answer: the user gave none
-    answered: tuple[Question, str | None] | None
+    #: the question that the client answers with this call, and the results by the names of the requests
+    answered: tuple[Question, Json] | None
     #: called when the client has the answer
     on_delivered: list[Callable[[], None]]
     #: called when the client cancels the call
     on_cancelled: list[Callable[[], None]]
 
-    async def ask(self, prompt: str, question: Question) -> str | None:
-        """Ask the user, and return the answer; None: the user gave none.
+    async def ask(self, requests: dict[str, Json], question: Question) -> Json:
+        """Send requests to the client, and return its results by the requests' names.
+
+        Args:
+            requests: method and parameters of each request, for example `elicitation/create`, which asks the user.
+            question: the question of a run that they are for.
 
         Raises:
             NeedsInput: when the client must send the call again with the answer.

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 from tornado.iostream import StreamClosedError
 
+from kernel_gateway.dialects.mcp.asking import can_ask
 from kernel_gateway.dialects.mcp.calls import NeedsInput
 from kernel_gateway.dialects.mcp.eras import (
     UNNAMED,
@@ -21,6 +22,7 @@ from kernel_gateway.dialects.mcp.eras import (
     is_modern,
 )
 from kernel_gateway.dialects.mcp.request_state import Question, Seals, digest_of
+from kernel_gateway.dialects.mcp.resent import Sender
 from kernel_gateway.dialects.mcp.rpc import (
     INVALID_REQUEST,
     PARSE_ERROR,
@@ -31,7 +33,7 @@ from kernel_gateway.dialects.mcp.rpc import (
     notification,
     refusal,
 )
-from kernel_gateway.dialects.mcp.server import Server, can_ask, given, question
+from kernel_gateway.dialects.mcp.server import Server
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.metered import Metered
@@ -177,7 +179,8 @@ class McpHandler(JsonHandler):
         """Give the user's answer to the call that waits for it."""
         tenant, waiting = self.server.asked.get(str(message.id), ("", None))
         if waiting is not None and tenant == self.tenant and not waiting.done():
-            waiting.set_result(given((message.response or {}).get("result")))
+            result = (message.response or {}).get("result")
+            waiting.set_result(result if isinstance(result, dict) else {})
 
     # -- calls of tools -------------------------------------------------------------------------------------
 
@@ -202,7 +205,7 @@ class McpHandler(JsonHandler):
             result = await self.server.tools.call(call)
         except NeedsInput as needed:
             state = self.seals.seal(needed.question, self.tenant, call.digest)
-            asked = {"inputRequests": {"answer": question(needed.prompt)}, "requestState": state}
+            asked = {"inputRequests": needed.requests, "requestState": state}
             return self.server.complete({"resultType": "input_required"} | asked)
         return self.server.complete(result) if self._modern else result
 
@@ -232,10 +235,17 @@ class McpHandler(JsonHandler):
     def _protocol_session(self) -> str:
         return self.request.headers.get(SESSION_HEADER, "")
 
-    @property
-    def can_ask(self) -> bool:
-        """Whether a legacy client can ask its user during a call."""
-        return self._protocol_session.startswith(ASKS) and self._accepts(EVENT_STREAM)
+    def sender_of(self, message: Message) -> Sender:
+        """Return who sends a request. Modern clients have no session of the protocol, and ids that others use, too."""
+        if self._modern or not self._protocol_session or message.id is None:
+            return None
+        return self._protocol_session, message.id
+
+    def capabilities_for(self, message: Message) -> Json:
+        """Return what the client of a call can do. A legacy client has said it at its beginning."""
+        if self._modern:
+            return capabilities_of(message)
+        return {"elicitation": {}} if self._protocol_session.startswith(ASKS) and self._accepts(EVENT_STREAM) else {}
 
     @property
     def modern(self) -> bool:
@@ -291,32 +301,35 @@ class HttpCall:
         self.arguments = arguments
         self.tenant = handler.tenant
         self.digest = digest_of(self.name, arguments)
-        self.can_ask = can_ask(capabilities_of(message)) if handler.modern else handler.can_ask
+        self.sender = handler.sender_of(message)
+        self.capabilities = handler.capabilities_for(message)
         self.ends_with_client = handler.modern
         self.on_delivered = delivered
         self.on_cancelled: list[Callable[[], None]] = []
         self.answered = self._answer_in(message, handler.seals) if handler.modern else None
         self._handler = handler
 
-    def _answer_in(self, message: Message, seals: Seals) -> tuple[Question, str | None] | None:
-        """Return the question that a modern client answers, and the answer. A missing answer is asked for again."""
+    def _answer_in(self, message: Message, seals: Seals) -> tuple[Question, Json] | None:
+        """Return the question that a modern client answers, and its results."""
         if (state := message.params.get("requestState")) is None:
             return None
         asked = seals.open(state, self.tenant, self.digest)
-        match message.params.get("inputResponses"):
-            case {"answer": {"action": str()} as response}:
-                return asked, given(response)
-        return Question(asked.session, asked.run, 0), None  # no question has this number
+        results = message.params.get("inputResponses")
+        return asked, results if isinstance(results, dict) else {}
 
-    async def ask(self, prompt: str, asked: Question) -> str | None:
-        """Ask the user: a modern client by the answer of the call, a legacy client on the call's stream."""
+    async def ask(self, requests: dict[str, Json], asked: Question) -> Json:
+        """Ask a modern client by the answer of the call, a legacy client on the call's stream."""
         if self._handler.modern:
-            raise NeedsInput(prompt, asked)
-        open_questions, number = self._handler.server.asked, f"ask-{secrets.token_hex(16)}"
-        waiting: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        open_questions[number] = (self.tenant, waiting)
+            raise NeedsInput(requests, asked)
+        return {name: await self._ask(request) for name, request in requests.items()}
+
+    async def _ask(self, request: Json) -> Json:
+        """Send a request to a legacy client, and return its result."""
+        open_requests, number = self._handler.server.asked, f"ask-{secrets.token_hex(16)}"
+        waiting: asyncio.Future[Json] = asyncio.get_running_loop().create_future()
+        open_requests[number] = (self.tenant, waiting)
         try:
-            await self._handler.send_event({"jsonrpc": "2.0", "id": number} | question(prompt))
+            await self._handler.send_event({"jsonrpc": "2.0", "id": number} | request)
             return await waiting
         finally:
-            del open_questions[number]
+            del open_requests[number]

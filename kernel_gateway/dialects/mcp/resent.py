@@ -25,19 +25,32 @@ CALLS_MAX = 4096
 
 #: tenant, session (empty: a new one), digest of the arguments
 Key = tuple[str, str, str]
+#: session of the protocol, and id of the request: a client uses an id once in it. None: the client has no such session
+Sender = tuple[str, str | int] | None
 Began = tuple[Session, Run]
 
 
 class Joined:
     """A run, and the calls that wait for it."""
 
-    def __init__(self, starting: asyncio.Task[Began]) -> None:
+    def __init__(self, key: Key, sender: Sender, starting: asyncio.Task[Began]) -> None:
+        self.key = key
+        #: who sent the call that began the run
+        self.sender = sender
         #: begins the run
         self.starting = starting
         #: number of calls that wait
         self.waiting = 0
         #: whether a client has the result, or the handle with which it can ask for the result
         self.told = False
+
+    def is_of(self, sender: Sender) -> bool:
+        """Return whether a call with the same arguments is this run's call, sent again.
+
+        It is the same request, also if the gateway has not noticed yet that the client lost its connection. Or it comes
+        when the answer was lost: nobody has it, and nobody waits for it.
+        """
+        return (sender is not None and sender == self.sender) or not (self.waiting or self.told)
 
     @property
     def over(self) -> bool:
@@ -56,26 +69,27 @@ class Resent:
     """The runs of calls that may be sent again."""
 
     def __init__(self) -> None:
-        self._calls: dict[Key, Joined] = {}
+        #: oldest first
+        self._calls: dict[Key, list[Joined]] = {}
+        self._count = 0
 
-    def join(self, key: Key, begin: Callable[[], Coroutine[Any, Any, Began]]) -> Joined:
-        """Return the run that an earlier call with this key has begun, or begin one.
+    def join(self, key: Key, sender: Sender, begin: Callable[[], Coroutine[Any, Any, Began]]) -> Joined:
+        """Return the run that the same call has begun before, or begin one.
 
-        A call that names no session joins only a run that nobody waits for any more: two clients that begin with the
-        same code at the same time get a session each.
+        Two clients that send calls with the same arguments at the same time get a run each.
         """
-        known = self._calls.get(key)
-        if known is not None and (key[1] or not known.waiting):
-            return known
-        joined = Joined(spawn(begin(), "run of a call"))
+        for known in self._calls.get(key, ()):
+            if known.is_of(sender):
+                return known
+        joined = Joined(key, sender, spawn(begin(), "run of a call"))
         self._make_room()
-        if known is None:
-            self._calls[key] = joined
-        joined.starting.add_done_callback(lambda _task: self._began(key, joined))
+        self._calls.setdefault(key, []).append(joined)
+        self._count += 1
+        joined.starting.add_done_callback(lambda _task: self._began(joined))
         return joined
 
     @contextmanager
-    def waits(self, key: Key, joined: Joined, *, ends_with_client: bool) -> Iterator[None]:
+    def waits(self, joined: Joined, *, ends_with_client: bool) -> Iterator[None]:
         """Wait for a run. If the client leaves, the run may end; see `Call.ends_with_client`."""
         joined.waiting += 1
         try:
@@ -87,36 +101,39 @@ class Resent:
         finally:
             joined.waiting -= 1
             if joined.told and joined.over:
-                self._forget(key, joined)
+                self._forget(joined)
 
-    def told(self, key: Key, joined: Joined) -> None:
+    def told(self, joined: Joined) -> None:
         """Remember that a client has the result, or the handle."""
         joined.told = True
         if joined.over:
-            self._forget(key, joined)
+            self._forget(joined)
 
-    def _began(self, key: Key, joined: Joined) -> None:
+    def _began(self, joined: Joined) -> None:
         if joined.over:  # it was refused: the next call may run
-            self._forget(key, joined)
+            self._forget(joined)
         else:
-            joined.starting.result()[1].task.add_done_callback(lambda _task: self._ended(key, joined))
+            joined.starting.result()[1].task.add_done_callback(lambda _task: self._ended(joined))
 
-    def _ended(self, key: Key, joined: Joined) -> None:
+    def _ended(self, joined: Joined) -> None:
         if joined.told:
-            self._forget(key, joined)
+            self._forget(joined)
         else:
-            asyncio.get_running_loop().call_later(KEPT, self._forget, key, joined)
+            asyncio.get_running_loop().call_later(KEPT, self._forget, joined)
 
     def _interrupt_if_alone(self, joined: Joined) -> None:
         if not joined.waiting and not joined.told:
             joined.interrupt()
 
-    def _forget(self, key: Key, joined: Joined) -> None:
-        if self._calls.get(key) is joined:
-            del self._calls[key]
+    def _forget(self, joined: Joined) -> None:
+        calls = self._calls.get(joined.key, [])
+        if joined in calls:
+            calls.remove(joined)
+            self._count -= 1
+        if not calls:
+            self._calls.pop(joined.key, None)
 
     def _make_room(self) -> None:
-        if len(self._calls) >= CALLS_MAX:
-            for key, joined in list(self._calls.items()):
-                if joined.over:
-                    del self._calls[key]
+        if self._count >= CALLS_MAX:
+            for joined in [joined for calls in self._calls.values() for joined in calls if joined.over]:
+                self._forget(joined)

@@ -9,6 +9,7 @@ import secrets
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
+from kernel_gateway.dialects.mcp import asking
 from kernel_gateway.dialects.mcp.calls import Call
 from kernel_gateway.dialects.mcp.request_state import Question, digest_of
 from kernel_gateway.dialects.mcp.resent import Began, Joined, Resent
@@ -16,6 +17,8 @@ from kernel_gateway.dialects.mcp.results import TEXT_MAX, Shown, of_run, of_runn
 from kernel_gateway.dialects.mcp.rpc import Json
 from kernel_gateway.dialects.mcp.tools import RunCode, Wait
 from kernel_gateway.gateway import Gateway
+from kernel_gateway.http.plain_text import plain_outputs
+from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.request_body import validated
 from sessions.cells.execution import END_OF_INPUT
 from sessions.cells.idempotency import Attempt, Run
@@ -63,11 +66,11 @@ class Runs:
             return await self._follow(call, session, run, until)
         key = (call.tenant, arguments.session or "", digest_of(call.name, call.arguments))
         name = arguments.session or _new_name(call.tenant, arguments.idempotency_key)
-        joined = self._resent.join(key, lambda: self._begin(call, name, arguments.language, request))
+        joined = self._resent.join(key, call.sender, lambda: self._begin(call, name, arguments.language, request))
         ends = call.ends_with_client and arguments.idempotency_key is None
         call.on_cancelled.append(joined.interrupt)
-        call.on_delivered.append(lambda: self._resent.told(key, joined))
-        with self._resent.waits(key, joined, ends_with_client=ends):
+        call.on_delivered.append(lambda: self._resent.told(joined))
+        with self._resent.waits(joined, ends_with_client=ends):
             return await self._joined(call, joined, until)
 
     async def wait(self, call: Call) -> Json:
@@ -116,7 +119,7 @@ class Runs:
         except TimeoutError:
             waited = asyncio.get_running_loop().time() - begun
             return of_running(session.key.name, _handle(session, run), waited)
-        outputs, cut = await asyncio.to_thread(self._gateway.plain_outputs, result.outputs)
+        outputs, cut = await plain_outputs(result.outputs)
         shown = Shown(notes=notes)
         for output in outputs:
             shown.add(output)
@@ -139,13 +142,13 @@ class Runs:
     async def _answer(self, call: Call, question: Question, event: Json, notes: list[str]) -> str:
         """Return the user's answer to a question of the cell."""
         prompt = event["prompt"]
-        if call.answered is not None and call.answered[0] == question:
-            given = call.answered[1]
+        if call.answered is not None and call.answered[0] == question and asking.is_answer(call.answered[1]):
+            given = asking.given(call.answered[1])
         elif event["password"]:
             notes.append(f"The code asked for a password ({prompt!r}); nobody was asked. Call again with stdin.")
             given = None
-        elif call.can_ask:
-            given = await call.ask(prompt, question)
+        elif asking.can_ask(call.capabilities):
+            given = asking.given(await call.ask(asking.question(prompt), question))
         else:
             notes.append(f"The code asked {prompt!r} with input(), and got the end of the input.")
             notes.append("Call again with the answers in stdin, one a line.")
@@ -178,8 +181,8 @@ def _whole_text(outputs: list[Json]) -> bytes:
             case "error":
                 parts.append("\n".join(output["traceback"]) + "\n")
             case _:
-                text = output["data"].get("text/plain", "")
-                parts.append(f"{text}\n")
+                text = readable_text(output["data"])
+                parts.append("" if text is None else f"{text}\n")
     return "".join(parts).encode(errors="replace")
 
 

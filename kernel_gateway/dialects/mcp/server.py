@@ -7,36 +7,31 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib.metadata import version
-from typing import Any
 
 from kernel_gateway.dialects.mcp.calls import Toolset
 from kernel_gateway.dialects.mcp.eras import LEGACY, MODERN
 from kernel_gateway.dialects.mcp.rpc import INVALID_PARAMS, NO_METHOD, Json, Message, RpcError
 
+#: version of the gateway; Python reads a file each time that it is asked for it
+_VERSION = version("sandboxed-kernel-gateway")
 #: milliseconds for which a client may keep the list of tools
 TTL_MS = 300_000
-#: what a form asks of the user
-ANSWER_FORM: Json = {
-    "type": "object",
-    "properties": {"answer": {"type": "string", "title": "Answer"}},
-    "required": ["answer"],
-}
 
 
 @dataclass
 class Server:
-    """Tools, and the questions and calls that are open on any connection."""
+    """Tools, and the requests and calls that are open on any connection."""
 
     tools: Toolset
-    #: questions to legacy clients, by id: the tenant, and who waits for the answer
-    asked: dict[str, tuple[str, asyncio.Future[str | None]]] = field(default_factory=dict)
+    #: requests to legacy clients, by id: the tenant, and who waits for the result
+    asked: dict[str, tuple[str, asyncio.Future[Json]]] = field(default_factory=dict)
     #: what cancels the open calls of legacy clients, by tenant, session of the protocol, and id
     open: dict[tuple[str, str, str | int], list[Callable[[], None]]] = field(default_factory=dict)
 
     @property
     def info(self) -> Json:
         """Name and version of the server."""
-        return {"name": self.tools.name, "version": version("sandboxed-kernel-gateway")}
+        return {"name": self.tools.name, "version": _VERSION}
 
     def complete(self, result: Json) -> Json:
         """Return a result as modern clients want it."""
@@ -95,26 +90,3 @@ class Server:
             case "tools/list":
                 return self.complete({"tools": self.tools.listed()} | kept)
         raise RpcError(NO_METHOD, f"there is no method {message.method[:64]!r}", status=HTTPStatus.NOT_FOUND)
-
-
-def can_ask(capabilities: Any) -> bool:
-    """Return whether a client with these capabilities shows forms to its user."""
-    asks = capabilities.get("elicitation") if isinstance(capabilities, dict) else None
-    return isinstance(asks, dict) and (not asks or "form" in asks)
-
-
-def question(prompt: str) -> Json:
-    """Return the request that shows a form to the user."""
-    message = prompt.strip() or "The code asks for input."
-    return {
-        "method": "elicitation/create",
-        "params": {"mode": "form", "message": message, "requestedSchema": ANSWER_FORM},
-    }
-
-
-def given(result: Any) -> str | None:
-    """Return what the user has answered in a form; None: nothing."""
-    match result:
-        case {"action": "accept", "content": {"answer": str() as text}}:
-            return text
-    return None

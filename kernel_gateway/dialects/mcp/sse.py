@@ -24,6 +24,7 @@ from kernel_gateway.dialects.mcp.server import Server
 from kernel_gateway.dialects.mcp.tools import INSTRUCTIONS, PYTHON
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.plain_text import plain_outputs
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.identity.auth import Caller
 from sessions.model import exact_json
@@ -145,7 +146,7 @@ class StreamHandler(SseHandler):
                 result = await execution.result()
         except SessionError as error:
             return of_failure(error)
-        outputs, _ = await asyncio.to_thread(self.gateway.plain_outputs, result.outputs)
+        outputs, _ = await plain_outputs(result.outputs)
         shown = Shown()
         for output in outputs:
             shown.add(output)

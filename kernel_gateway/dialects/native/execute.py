@@ -12,10 +12,10 @@ from tornado.iostream import StreamClosedError
 
 from kernel_gateway.dialects.native.executions import ExecutionSummary
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
-from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.dialects.native.stream_formats import PAUSE, SSE_COMMENT, STREAMS, Render, sse, wanted_stream
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.keepalive import with_keepalive
+from kernel_gateway.http.plain_text import PlainText
 from sessions.cells.idempotency import Attempt
 from sessions.model.errors import CellRunsOn, InvalidRequest
 from sessions.model.values import ExecuteRequest, ExecutionResult, SessionKey, SessionSpec

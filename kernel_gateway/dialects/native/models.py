@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.config import Settings
-from kernel_gateway.dialects.native.plain_text import PlainText
 from kernel_gateway.errors import STATUS
+from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
 from kernel_gateway.times import moment

@@ -33,7 +33,10 @@ async def use(client: Client) -> None:
         told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
     assert told["result"] == "7"
     plot = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
-    assert (await client.call_tool("run_code", session | {"code": plot})).content[-1].type == "image"
+    shown = await client.call_tool("run_code", session | {"code": plot})
+    while shown.structured_content["status"] == "running":  # the first import of the library takes long
+        shown = await client.call_tool("wait", {"run": shown.structured_content["run"]})
+    assert shown.content[-1].type == "image"
     failed = await client.call_tool("run_code", session | {"code": "1 / 0"})
     assert failed.is_error
     await client.call_tool("files", session | {"action": "write", "path": "ü.txt", "content": "hé"})

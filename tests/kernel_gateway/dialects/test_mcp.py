@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -252,6 +252,13 @@ def test_long_output_is_cut_and_the_whole_is_in_a_file(gateway: Gateway, session
     assert end["structuredContent"]["content"] == "b\n"
 
 
+def test_the_file_with_the_whole_output_has_what_people_read_of_each_display(gateway: Gateway, session: str) -> None:
+    code = "from IPython.display import Markdown, display\nprint('a' * 40_000)\ndisplay(Markdown('*3*'))"
+    told = call(gateway, "run_code", session=session, code=code)["structuredContent"]
+    end = call(gateway, "files", session=session, action="read", path=told["files"][0], offset=40_000)
+    assert end["structuredContent"]["content"] == "\n*3*\n"
+
+
 def test_a_language_is_that_of_the_session(gateway: Gateway, session: str) -> None:
     assert call(gateway, "run_code", session=session, code="echo hi", language="bash")["structuredContent"]["text"] == (
         "hi\n"
@@ -331,6 +338,34 @@ def test_a_call_that_is_sent_again_after_a_cut_joins_the_running_cell(gateway: G
     assert (result["structuredContent"]["result"], ran()) == ("1", "x")
     later = call(gateway, "run_code", era=era, session=session, code=code)  # positive control: it is a new call now
     assert (later["structuredContent"]["result"], ran()) == ("2", "xx")
+
+
+def _results(gateway: Gateway, *wires: Wire) -> list[str]:
+    """Send calls at the same time, and return the results of their cells."""
+    with ExitStack() as stack:
+        connections = [stack.enter_context(closing(_opened(gateway, wire))) for wire in wires]
+        told = [json.loads(connection.getresponse().read())["result"] for connection in connections]
+    return [each["structuredContent"]["result"] for each in told]
+
+
+#: takes so long that a second call comes meanwhile
+COUNTS = "n += 1\nimport time; time.sleep(1)\nn"
+
+
+@both_eras
+def test_the_same_call_of_two_clients_at_the_same_time_is_two_runs(gateway: Gateway, session: str, era: str) -> None:
+    call(gateway, "run_code", session=session, code="n = 0")
+    one = ERAS[era]("tools/call", name="run_code", arguments={"session": session, "code": COUNTS})
+    other = Wire(one.headers | {"Mcp-Session-Id": "2"}, one.body)  # both clients count their requests from 1
+    assert sorted(_results(gateway, one, other)) == ["1", "2"]
+
+
+def test_a_request_of_a_legacy_client_that_comes_twice_runs_once(gateway: Gateway, session: str) -> None:
+    call(gateway, "run_code", session=session, code="n = 0")
+    one = legacy("tools/call", name="run_code", arguments={"session": session, "code": COUNTS})
+    assert _results(gateway, one, one) == ["1", "1"]
+    other = legacy("tools/call", name="run_code", arguments={"session": session, "code": COUNTS})
+    assert _results(gateway, other) == ["2"]  # positive control: it is another request
 
 
 @both_eras

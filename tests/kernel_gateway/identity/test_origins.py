@@ -13,6 +13,7 @@ from tornado.websocket import websocket_connect
 from kernel_gateway.identity.origins import Origins
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.mcp import LEGACY, Wire, legacy, modern, send
 
 OURS, OTHER = "https://notebooks.example", "https://evil.example"
 ALLOWED = "Access-Control-Allow-Origin"
@@ -46,6 +47,19 @@ def test_a_preflight_of_another_origin_is_refused(open_gateway: Gateway, path: s
     answer = preflight(open_gateway, path, OTHER)
     assert answer.status_code in {401, 404, 405}
     assert not [name for name in answer.headers if name.lower().startswith("access-control")]
+
+
+@pytest.mark.parametrize(("origin", "status"), [(OURS, 200), (OTHER, 403)])
+def test_a_page_of_an_allowed_origin_may_speak_mcp(open_gateway: Gateway, origin: str, status: int) -> None:
+    wire = legacy("initialize", protocolVersion=LEGACY, capabilities={}, clientInfo={})
+    answer = send(open_gateway, Wire(wire.headers | {"Origin": origin}, wire.body))
+    assert answer.status_code == status
+    told = preflight(open_gateway, "/mcp", origin).headers
+    may_send = told.get("Access-Control-Allow-Headers", "").lower().split(", ")
+    sent = [*modern("tools/call", name="files", arguments={"session": "s"}).headers, *wire.headers]
+    assert {name.lower() for name in sent}.issubset(may_send) is (origin == OURS)
+    may_read = answer.headers.get("Access-Control-Expose-Headers", "").split(", ")
+    assert ("Mcp-Session-Id" in may_read) is (origin == OURS)
 
 
 @pytest.mark.parametrize(("tenant", "status"), [("alice", 200), (None, 401)])

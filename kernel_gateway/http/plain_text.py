@@ -22,6 +22,8 @@ PRINTED_MAX = 50_000
 _READ_MAX = 100_000
 #: printed text with more characters is converted in a thread, because it would block the event loop for too long
 _QUICK = 10_000
+#: outputs of a result that are converted without a thread
+_QUICK_OUTPUTS = 100
 #: number of a traceback's last lines that are converted
 _LINES_MAX = 200
 
@@ -129,10 +131,30 @@ class PlainText:
         return shortened(text, most)
 
 
-def plain_outputs(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
-    """Return outputs in nbformat's form as plain text, and the bytes of text that were cut off."""
+async def plain_outputs(outputs: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """Return outputs in nbformat's form as plain text, and the bytes of text that were cut off.
+
+    Outputs with much text are converted in a thread, so that other clients need not wait.
+    """
     plain = PlainText()
-    return list(map(plain.output, outputs)), plain.omitted
+
+    def converted() -> list[dict[str, Any]]:
+        return list(map(plain.output, outputs))
+
+    quick = len(outputs) <= _QUICK_OUTPUTS and sum(map(_length, outputs)) <= _QUICK
+    plain_ones = converted() if quick else await asyncio.to_thread(converted)
+    return plain_ones, plain.omitted
+
+
+def _length(output: dict[str, Any]) -> int:
+    """Return the characters of an output that are converted. An output that is more than text counts as long."""
+    match output["output_type"]:
+        case "stream":
+            return len(output["text"])
+        case "error":
+            return len(output["evalue"]) + sum(map(len, output["traceback"]))
+    texts = [value for mime, value in output["data"].items() if not mime.startswith("image/")]
+    return sum(len(text) if isinstance(text, str) else _QUICK + 1 for text in texts)
 
 
 def _size(text: str) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kernel_gateway.dialects.native.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, PlainText
 from kernel_gateway.http.html_text import READ_MAX
+from kernel_gateway.http.plain_text import PRINTED_MAX, TEXT_MAX, TRACEBACK_MAX, PlainText, plain_outputs
 from tests.gateways import Gateway, text_of
 from tests.kernel_gateway.calls import process_only, streamed
 
@@ -149,6 +149,15 @@ def test_a_piece_of_a_stream_that_overwrites_earlier_ones_still_does() -> None:
     texts = ["a\r10%", "\r20%\r30%", "\r\n"]
     pieces = [{"type": "output", "output": {"output_type": "stream", "name": "stdout", "text": text}} for text in texts]
     assert [PlainText().event(piece)["output"]["text"] for piece in pieces] == ["10%", "\r30%", "\r\n"]
+
+
+async def test_outputs_of_a_result_are_converted_alike_however_many_there_are() -> None:
+    few = [printed("\x1b[1ma"), error("\x1b[1mE: x"), display(text_plain="3", text_html="<b>3</b>", image_png="aGk=")]
+    one_by_one = [PlainText().output(output) for output in few]
+    assert await plain_outputs(few) == (one_by_one, 0)
+    assert await plain_outputs(few * 200) == (one_by_one * 200, 0)
+    _, cut = await plain_outputs([*few, display(text_plain="x" * (TEXT_MAX + 50))])
+    assert cut == 50
 
 
 @process_only

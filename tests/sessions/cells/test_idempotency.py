@@ -63,8 +63,9 @@ async def test_a_key_for_another_request_is_refused(session: Session, change: di
     assert refused.value.details["field"] == "idempotency_key"
 
 
-async def test_a_retry_may_differ_in_whether_its_client_answers_questions(session: Session) -> None:
-    await run(session, COUNTS, idempotency_key=KEY, interactive=True)
+@pytest.mark.parametrize("answers", [{"interactive": True}, {"tools": (Tool("f", "", ()),)}])
+async def test_a_retry_may_differ_in_what_its_client_answers(session: Session, answers: dict[str, Any]) -> None:
+    await run(session, COUNTS, idempotency_key=KEY, **answers)
     assert (await run(session, COUNTS, idempotency_key=KEY)).replayed
 
 
@@ -152,6 +153,37 @@ async def test_any_client_with_the_key_may_answer_a_question_once(world: World, 
                 assert first.answer(" and you")
         assert text(await second.result()) == "me and you"
     assert prompts(await events_of(session, "asks", interactive=True, idempotency_key=KEY)) == []
+
+
+async def test_calls_of_tools_end_when_the_client_does_not_come_back(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(idempotency, "RETURNS_WITHIN", 0.2)
+    ends: list[str] = []
+
+    async def calls(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), ("tool_call", {"call": "1", "name": "f", "arguments": {}}))
+        await until(lambda: ends)
+        cell.ends()
+
+    request = ExecuteRequest(world.backend.on("calls", calls), idempotency_key=KEY, tools=(Tool("f", "", ()),))
+
+    async def called() -> ToolCalls:
+        async with session.execute(request) as execution:
+            async for event in execution:
+                if event["type"] == "tool_call":
+                    assert execution.tools is not None
+                    return execution.tools
+        raise AssertionError("the cell has called nothing")
+
+    first = await called()
+    monkeypatch.setattr(first, "_fail", lambda _call, _name, text: ends.append(text))
+    async with session.execute(request) as returned:  # it has come back in time
+        await asyncio.sleep(0.4)
+        assert ends == []
+    await until(lambda: ends)
+    assert ends == [CLIENT_LEFT]
+    assert (await returned.result()).status is Status.OK
 
 
 async def until_asked(session: Session, request: ExecuteRequest) -> AsyncIterator[Event]:

@@ -80,7 +80,7 @@ class Run:
         self._events_size = 0
         #: number of events before the first of `events`
         self.dropped = 0
-        #: number of the event with the cell's last question to its client
+        #: number of the event with the cell's last question to its client; 0: that was answered
         self.question = 0
         self.over = False
         #: bytes of the outputs and of `events`, and whether these bytes are counted for the session
@@ -163,6 +163,16 @@ class Run:
     def asks(self, number: int) -> bool:
         """Return whether the event with this number is a question that waits for its answer."""
         return number == self.question and self.execution is not None and self.execution.asks
+
+    def answer(self, text: str) -> bool:
+        """Answer the cell's `input()`; see `Execution.answer`.
+
+        The question is over at once: the next one may be there before its event has a number.
+        """
+        answered = self.execution is not None and self.execution.answer(text)
+        if answered:
+            self.question = 0
+        return answered
 
     def needs(self, event: Event, number: int) -> bool:
         """Return whether a client needs the event with this number. It needs no question that was answered before."""
@@ -275,7 +285,7 @@ class Attempt:
 
     def answer(self, text: str) -> bool:
         """Answer the cell's `input()`; see `Execution.answer`."""
-        return self._run.execution is not None and self._run.execution.answer(text)
+        return self._run.answer(text)
 
     @property
     def tools(self) -> ToolCalls | None:
@@ -435,7 +445,7 @@ class IdempotencyCache:
             ExecutionNotFound: as in `find`.
         """
         run = self.find(run_id)
-        return isinstance(run, Run) and run.asks(question) and run.execution is not None and run.execution.answer(text)
+        return isinstance(run, Run) and run.asks(question) and run.answer(text)
 
     def tools(self, run_id: str) -> ToolCalls | None:
         """Return the calls of tools of one run. None means that it makes none: it waits for its turn, or has ended.

@@ -294,7 +294,7 @@ def test_an_event_that_comes_again_begins_no_second_run() -> None:
     def note(text: str) -> None:
         ran.append(text)
 
-    calls = Calls(Tools([note]), BlockingTransport("http://127.0.0.1:1", "", True), post)
+    calls = Calls(Tools([note]), BlockingTransport("http://127.0.0.1:1", "", verify=True), post)
     for _ in range(2):
         calls.begin({"call": "c1", "name": "note", "arguments": {"text": "a"}})
     until(lambda: answers)

@@ -14,9 +14,10 @@ from sessions.cells.idempotency import Attempt, _digest
 from sessions.cells.outputs import Event
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
+from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status, Tool
 from sessions.session.session import Session
 from sessions.tenants.quotas import TenantLimits
+from sessions.tools.calls import CLIENT_LEFT, ToolCalls
 from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, clear, run, started, stream, until, world_over
 
 KEY = "order-66"
@@ -155,10 +156,37 @@ async def test_any_client_with_the_key_may_answer_a_question_once(world: World, 
     assert prompts(await events_of(session, "asks", interactive=True, idempotency_key=KEY)) == []
 
 
+async def test_a_repeated_answer_is_refused_although_the_next_question_has_no_number_yet(
+    world: World, session: Session
+) -> None:
+    async def asks(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))
+        cell.says(stream(await cell.asks("and? ")))
+        cell.ends()
+
+    request = ExecuteRequest(world.backend.on("asks", asks), interactive=True, idempotency_key=KEY)
+    async with session.execute(request) as attempt:
+        assert isinstance(attempt, Attempt)
+        async for event in attempt:
+            if event["type"] == "input_request":
+                break
+        number, run_id = attempt.number, attempt.run_id
+        run = session.runs.find(run_id)
+        assert isinstance(run, retries.Run)
+        assert run.execution is not None
+        assert session.runs.answer(run_id, number, "me")
+        while not run.execution.asks:
+            await asyncio.sleep(0)
+        assert run.event_count == number, "control: the next question has no number yet"
+        assert not session.runs.answer(run_id, number, "again")
+        assert attempt.answer(" and you")
+        assert text(await attempt.result()) == "me and you"
+
+
 async def test_calls_of_tools_end_when_the_client_does_not_come_back(
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(idempotency, "RETURNS_WITHIN", 0.2)
+    monkeypatch.setattr(retries, "RETURNS_WITHIN", 0.2)
     ends: list[str] = []
 
     async def calls(cell: Cell) -> None:

@@ -306,3 +306,14 @@ def test_a_session_of_another_language_says_that_it_has_no_tools(gateway: Gatewa
     s.create(language="bash")
     with pytest.raises(GatewayError, match="only Python's cells can call tools"):
         s.run("echo 1")
+
+
+@pytest.mark.engine
+def test_code_in_a_sandbox_gets_the_values_of_functions(started: Callable[[str], Gateway], session: str) -> None:
+    def fails() -> None:
+        raise KeyError("none")
+
+    with Session(started("docker").url, KEYS["alice"], session, tools=[search, fails]) as s:
+        assert s.run("from tools import search\nsearch('tea', limit=2)").check().value == ["tea 0", "tea 1"]
+        assert s.run("import tools; tools.fails()").error_text == "KeyError: \"'none'\""
+        s.end()

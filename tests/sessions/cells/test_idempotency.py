@@ -18,7 +18,20 @@ from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, Sessi
 from sessions.session.session import Session
 from sessions.tenants.quotas import TenantLimits
 from sessions.tools.calls import CLIENT_LEFT, ToolCalls
-from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, clear, run, started, stream, until, world_over
+from tests.fakes import (
+    Behaviour,
+    Cell,
+    FakeBackend,
+    Saying,
+    World,
+    busy,
+    clear,
+    run,
+    started,
+    stream,
+    until,
+    world_over,
+)
 
 KEY = "order-66"
 COUNTS = "n = globals().get('n', 0) + 1; print(n)"
@@ -175,7 +188,7 @@ async def test_a_repeated_answer_is_refused_although_the_next_question_has_no_nu
         assert isinstance(run, retries.Run)
         assert run.execution is not None
         assert session.runs.answer(run_id, number, "me")
-        while not run.execution.asks:
+        while not run.execution.asks:  # noqa: ASYNC110 - the very next step of the loop is what is looked at
             await asyncio.sleep(0)
         assert run.event_count == number, "control: the next question has no number yet"
         assert not session.runs.answer(run_id, number, "again")
@@ -186,11 +199,10 @@ async def test_a_repeated_answer_is_refused_although_the_next_question_has_no_nu
 async def test_calls_of_tools_end_when_the_client_does_not_come_back(
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retries, "RETURNS_WITHIN", 0.2)
     ends: list[str] = []
 
     async def calls(cell: Cell) -> None:
-        cell.says(busy(), started(cell.code, 1), ("tool_call", {"call": "1", "name": "f", "arguments": {}}))
+        cell.says(busy(), started(cell.code, 1), Saying("tool_call", {"call": "1", "name": "f", "arguments": {}}))
         await until(lambda: ends)
         cell.ends()
 
@@ -206,8 +218,9 @@ async def test_calls_of_tools_end_when_the_client_does_not_come_back(
 
     first = await called()
     monkeypatch.setattr(first, "_fail", lambda _call, _name, text: ends.append(text))
+    monkeypatch.setattr(retries, "RETURNS_WITHIN", 0.05)
     async with session.execute(request) as returned:  # it has come back in time
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.2)
         assert ends == []
     await until(lambda: ends)
     assert ends == [CLIENT_LEFT]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from decimal import Decimal
 from functools import partial
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -20,6 +22,8 @@ from sessions.tools.calls import ANSWER_BYTES_MAX
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import until
 from tests.kernel_gateway.client.cutting import cutter
+
+PAGE = Path(__file__).parents[3] / "docs/clients/python.md"
 
 
 @pytest.fixture
@@ -111,6 +115,19 @@ def test_a_function_that_cells_could_not_call_is_refused_at_once(
 ) -> None:
     with pytest.raises(error, match=says):
         Session("http://127.0.0.1:1", "key", "none", tools=tools)
+
+
+def test_the_example_of_the_page_works_when_pasted(gateway: Gateway) -> None:
+    class Database:
+        def find(self, query: str, limit: int) -> list[str]:
+            return search(query, limit)
+
+    [example] = re.findall(r"```text\n(def search.*?)```", PAGE.read_text(), re.DOTALL)
+    names = {"database": Database(), "url": gateway.url, "key": KEYS["alice"], "Session": Session}
+    exec(example, names)  # noqa: S102 - the example is what is tested
+    with Session(gateway.url, KEYS["alice"], "demo") as s:
+        assert s.run("rows").value == ["tea 0", "tea 1"]
+        s.end()
 
 
 def test_code_gets_the_values_of_functions(with_tools: Make) -> None:

@@ -173,8 +173,9 @@ async def test_a_repeated_answer_is_refused_although_the_next_question_has_no_nu
     world: World, session: Session
 ) -> None:
     async def asks(cell: Cell) -> None:
-        cell.says(busy(), started(cell.code, 1), stream(await cell.asks("who? ")))
-        cell.says(stream(await cell.asks("and? ")))
+        cell.says(busy(), started(cell.code, 1))
+        answers = [await cell.asks("who? "), await cell.asks("and? ")]
+        cell.says(stream("".join(answers)))
         cell.ends()
 
     request = ExecuteRequest(world.backend.on("asks", asks), interactive=True, idempotency_key=KEY)

@@ -78,6 +78,11 @@ RUN_BY = {
             "kernel_gateway/client/test_client.py::test_the_example_of_the_page_works_when_pasted",
         ),
         (
+            "docs/clients/python.md",
+            "def search",
+            "kernel_gateway/client/test_client_tools.py::test_the_example_of_the_page_works_when_pasted",
+        ),
+        (
             "docs/monitoring.md",
             "# prometheus.yml",
             f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",

@@ -38,8 +38,14 @@ class Gateway:
         #: whether it has answered: an address at which nothing has ever answered is wrong at once
         self._known = False
 
-    async def json(self, method: str, path: str, value: object = None) -> dict[str, Any]:
+    async def json(self, method: str, path: str, value: object = None, *, repeatable: bool = False) -> dict[str, Any]:
         """Make a call with a JSON value, or without a body.
+
+        Args:
+            method: method of HTTP.
+            path: path of the call.
+            value: its body. None means no body.
+            repeatable: a second call does what the first did, although the method does not say so.
 
         Returns:
             the answer's JSON object; {} when the answer has no content.
@@ -56,7 +62,7 @@ class Gateway:
                 async with self.answer(method, path, body, headers) as response:
                     return self.object_of(b"".join([piece async for piece in self.transport.pieces(response)]))
             except httpx.TransportError as error:
-                if not patience.repeats(error, safe=method in REPEATABLE):
+                if not patience.repeats(error, safe=repeatable or method in REPEATABLE):
                     raise self.unreachable(error) from error
                 await self.transport.sleep(patience.pause())
 
@@ -177,13 +183,15 @@ async def lines_of(pieces: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
             rest = [other]
 
 
-def encoded(value: object) -> bytes:
-    """Return a value as JSON.
+def encoded(value: object, *, exact: bool = False) -> bytes:
+    """Return a value as JSON; with `exact`, only one that JSON has: no NaN.
 
     Raises:
         UnicodeEncodeError: when a text in it is none.
+        TypeError: when it has a value that JSON cannot have.
+        ValueError: when it has a cycle, or with `exact` a number that JSON does not have.
     """
-    return json.dumps(value, ensure_ascii=False).encode()
+    return json.dumps(value, ensure_ascii=False, allow_nan=not exact).encode()
 
 
 def quoted(name: str) -> str:

@@ -12,6 +12,7 @@ from kernel_gateway.client.files import AsyncFiles, Files
 from kernel_gateway.client.gateway import Gateway, quoted
 from kernel_gateway.client.results import Event, Result
 from kernel_gateway.client.stream import Ask, Cell
+from kernel_gateway.client.tools import Tool, Tools
 from kernel_gateway.client.transport import BlockingTransport, LoopTransport, Verify
 
 #: seconds during which a connection that broke off is made again: a gateway that is upgraded is back by then
@@ -30,6 +31,7 @@ class AsyncSession:
         name: str,
         *,
         input: Ask | None = None,  # noqa: A002 - it answers the function of this name
+        tools: Sequence[Tool] = (),
         verify: Verify = True,
         retry_for: float = RETRY_FOR,
     ) -> None:
@@ -41,15 +43,18 @@ class AsyncSession:
             name: the session's name: 1 to 64 of A-Z a-z 0-9 . _ -
             input: answers `input()` of cells: gets the prompt, and True if the answer shall not be shown; None as its
                 answer ends the input. It may be a coroutine function, here but not in `Session`.
+            tools: functions of this program that cells of Python call: `from tools import …`. They may be coroutine
+                functions; others run in threads, many at a time.
             verify: which certificates to trust: a file with them, or a context; False: all. Otherwise those of this
                 machine or of `SSL_CERT_FILE`.
             retry_for: seconds during which a connection that broke off is made again. A cell never runs twice by that.
         """
         self.name = name
-        self._another = partial(type(self), url, key, input=input, verify=verify, retry_for=retry_for)
+        self._another = partial(type(self), url, key, input=input, tools=tools, verify=verify, retry_for=retry_for)
         self._gateway = Gateway(url, self._transport(url, key, verify), retry_for)
         self._path = f"/v1/sessions/{quoted(name)}"
         self._ask = input
+        self._tools = Tools(tools)
         self.files = AsyncFiles(self._gateway, self._path)
 
     async def __aenter__(self) -> Self:
@@ -132,7 +137,7 @@ class AsyncSession:
             "stdin": None if stdin is None else list(stdin),
         }
         body |= {name: value for name, value in asked.items() if value is not None}
-        cell = Cell(self._gateway, self._path, body, self._ask if stdin is None else None)
+        cell = Cell(self._gateway, self._path, body, self._ask if stdin is None else None, self._tools)
         events = cell.events()
         try:
             async for event in events:
@@ -230,13 +235,14 @@ class Session:
         name: str,
         *,
         input: Ask | None = None,  # noqa: A002 - as in AsyncSession
+        tools: Sequence[Tool] = (),
         verify: Verify = True,
         retry_for: float = RETRY_FOR,
     ) -> None:
         """Connect to nothing yet; the arguments are those of `AsyncSession`."""
         self.name = name
-        self._another = partial(Session, url, key, input=input, verify=verify, retry_for=retry_for)
-        self.calls = _InPlace(url, key, name, input=input, verify=verify, retry_for=retry_for)
+        self._another = partial(Session, url, key, input=input, tools=tools, verify=verify, retry_for=retry_for)
+        self.calls = _InPlace(url, key, name, input=input, tools=tools, verify=verify, retry_for=retry_for)
         self.files = Files(self.calls.files)
 
     def __enter__(self) -> Self:

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import ssl
 import time
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol
 
 import httpx
 
+from kernel_gateway.client.blocking import finished
+
 #: seconds in which a gateway accepts a connection
 CONNECT_TIMEOUT = 20.0
+#: functions of the caller that run at a time in threads; as many calls of tools wait in one cell
+THREADS_MAX = 64
 Content = bytes | Iterable[bytes]
 Verify = ssl.SSLContext | str | bool
+#: work beside a stream: makes a coroutine over the transport
+Work = Callable[[], Coroutine[Any, Any, None]]
+#: work that was begun
+Begun = Future[None] | asyncio.Task[None]
 
 
 class Transport(Protocol):
@@ -35,6 +46,12 @@ class Transport(Protocol):
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
+
+    def begin(self, work: Work) -> Begun:
+        """Begin work that goes on while the caller waits for something else."""
+
+    async def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Call a function of the caller, or a coroutine function, in such work."""
 
     async def close(self) -> None:
         """Close all connections."""
@@ -59,6 +76,7 @@ class BlockingTransport:
 
     def __init__(self, url: str, key: str, verify: Verify) -> None:
         self._http = httpx.Client(**_options(url, key, verify))
+        self._threads = _threads()
 
     def request(
         self, method: str, path: str, content: Content | None, headers: dict[str, str], read: float | None
@@ -83,8 +101,18 @@ class BlockingTransport:
         """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251 - this transport waits in place
 
+    def begin(self, work: Work) -> Begun:
+        """Begin work in a thread."""
+        return self._threads.submit(lambda: finished(work()))
+
+    async def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Call a function in place: each work has a thread. A coroutine gets an event loop of its own."""
+        value = function(**arguments)
+        return asyncio.run(_awaited(value)) if inspect.isawaitable(value) else value
+
     async def close(self) -> None:
         """Close all connections."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         self._http.close()
 
 
@@ -93,6 +121,7 @@ class LoopTransport:
 
     def __init__(self, url: str, key: str, verify: Verify) -> None:
         self._http = httpx.AsyncClient(**_options(url, key, verify))
+        self._threads = _threads()
 
     def request(
         self, method: str, path: str, content: Content | None, headers: dict[str, str], read: float | None
@@ -118,9 +147,31 @@ class LoopTransport:
         """Wait."""
         await asyncio.sleep(seconds)
 
+    def begin(self, work: Work) -> Begun:
+        """Begin work in the loop."""
+        return asyncio.create_task(work())  # noqa: TID251 - the cell keeps it, and raises its failure
+
+    async def call(self, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+        """Call a function in a thread, and a coroutine function in the loop."""
+        if inspect.iscoroutinefunction(function):
+            return await function(**arguments)
+        loop = asyncio.get_running_loop()
+        value = await loop.run_in_executor(self._threads, partial(function, **arguments))
+        return await value if inspect.isawaitable(value) else value
+
     async def close(self) -> None:
         """Close all connections."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
         await self._http.aclose()
+
+
+def _threads() -> ThreadPoolExecutor:
+    """Return threads for functions of the caller. None is started before it is needed."""
+    return ThreadPoolExecutor(THREADS_MAX, "tool")
+
+
+async def _awaited(value: Awaitable[Any]) -> Any:
+    return await value
 
 
 async def _in_thread(pieces: Iterable[bytes]) -> AsyncIterator[bytes]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, contextmanager
 from dataclasses import fields, replace
 
 from sessions.cells.execution import Execution
@@ -32,17 +32,21 @@ from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, ExecutionResult
 from sessions.store.ledger import IdempotencyKeys
 from sessions.tenants.kept_bytes import KeptBytes
-from sessions.tools.calls import ToolCalls
+from sessions.tools.calls import CLIENT_LEFT, ToolCalls
 
 #: number of runs, and bytes of outputs and events, that are kept per session for retries
 RUNS_MAX = 64
 BYTES_MAX = 16 * 1024**2
 #: keys of a session whose results are no longer kept
 KEYS_MAX = 1000
+#: fields of a request that say what its client can answer
+_ANSWERED = {"interactive", "tools"}
 #: why no code of a run has run that waited for its turn when the gateway was killed
 NOT_SENT = "the gateway was ended before the execution's turn came, and its code did not run"
 #: characters of a run's id
 ID_LENGTH = 32
+#: seconds after which a client that does not come back has left: nobody answers the cell's calls of tools any more
+RETURNS_WITHIN = 60.0
 
 Execute = Callable[[ExecuteRequest], AbstractAsyncContextManager[Execution]]
 
@@ -76,7 +80,7 @@ class Run:
         self._events_size = 0
         #: number of events before the first of `events`
         self.dropped = 0
-        #: number of the event with the cell's last question to its client
+        #: number of the event with the cell's last question to its client; 0: that was answered
         self.question = 0
         self.over = False
         #: bytes of the outputs and of `events`, and whether these bytes are counted for the session
@@ -87,6 +91,9 @@ class Run:
         self.outputs = PackedOutputs()
         self._events_max = events_max
         self._news = asyncio.Event()
+        #: clients that read the events now, and what happens if none comes back
+        self._clients = 0
+        self._absence: asyncio.TimerHandle | None = None
         self._began = False
         self._cancelled = False
         self.task = spawn(self._run(request, execute), "execution with a key")
@@ -129,9 +136,43 @@ class Run:
         """Wait for the next event or the end."""
         await self._news.wait()
 
+    @contextmanager
+    def read(self) -> Iterator[None]:
+        """Count a client, which reads the events and answers the calls of tools until the end of the block."""
+        self._clients += 1
+        self._await_client()
+        try:
+            yield
+        finally:
+            self._clients -= 1
+            self._await_client()
+
+    def _await_client(self) -> None:
+        """End the calls of tools when no client comes back. Until then they wait: a connection may have broken off."""
+        if self._absence is not None:
+            self._absence.cancel()
+        alone = not self._clients and not self.over
+        self._absence = asyncio.get_running_loop().call_later(RETURNS_WITHIN, self._left) if alone else None
+
+    def _left(self) -> None:
+        if self.execution is None:  # its turn has not come: it has not called anything yet
+            self._await_client()
+        else:
+            self.execution.tools.close(CLIENT_LEFT)
+
     def asks(self, number: int) -> bool:
         """Return whether the event with this number is a question that waits for its answer."""
         return number == self.question and self.execution is not None and self.execution.asks
+
+    def answer(self, text: str) -> bool:
+        """Answer the cell's `input()`; see `Execution.answer`.
+
+        The question is over at once: the next one may be there before its event has a number.
+        """
+        answered = self.execution is not None and self.execution.answer(text)
+        if answered:
+            self.question = 0
+        return answered
 
     def needs(self, event: Event, number: int) -> bool:
         """Return whether a client needs the event with this number. It needs no question that was answered before."""
@@ -154,6 +195,7 @@ class Run:
             raise
         finally:
             self.over = True
+            self._await_client()
             self._wake()
         return result
 
@@ -215,6 +257,10 @@ class Attempt:
         """The id of the run."""
         return self._run.id
 
+    def read(self) -> AbstractContextManager[None]:
+        """Read the events; see `Run.read`."""
+        return self._run.read()
+
     @property
     def gap(self) -> bool:
         """Whether the client cannot get all events. The result still has all outputs."""
@@ -239,7 +285,7 @@ class Attempt:
 
     def answer(self, text: str) -> bool:
         """Answer the cell's `input()`; see `Execution.answer`."""
-        return self._run.execution is not None and self._run.execution.answer(text)
+        return self._run.answer(text)
 
     @property
     def tools(self) -> ToolCalls | None:
@@ -399,7 +445,16 @@ class IdempotencyCache:
             ExecutionNotFound: as in `find`.
         """
         run = self.find(run_id)
-        return isinstance(run, Run) and run.asks(question) and run.execution is not None and run.execution.answer(text)
+        return isinstance(run, Run) and run.asks(question) and run.answer(text)
+
+    def tools(self, run_id: str) -> ToolCalls | None:
+        """Return the calls of tools of one run. None means that it makes none: it waits for its turn, or has ended.
+
+        Raises:
+            ExecutionNotFound: as in `find`.
+        """
+        run = self.find(run_id)
+        return run.execution.tools if isinstance(run, Run) and run.execution is not None else None
 
     # -- what is kept ---------------------------------------------------------------------------------------
 
@@ -460,12 +515,12 @@ def _id_of(key: str) -> str:
 
 
 def _digest(request: ExecuteRequest) -> bytes:
-    """Return a digest that differs for different requests. It ignores whether the client can answer `input()`.
+    """Return a digest that differs for different requests. It ignores what the client can answer: `input()`, and tools.
 
     Fields that have their default are left out. So a later version, whose requests have further fields, makes the same
     digest, and knows a retry of a request that this version got.
     """
     usual = type(request)("")
-    values = {each.name: getattr(request, each.name) for each in fields(request) if each.name != "interactive"}
+    values = {each.name: getattr(request, each.name) for each in fields(request) if each.name not in _ANSWERED}
     given = {name: value for name, value in values.items() if value != getattr(usual, name)}
     return hashlib.sha256(repr(sorted(given.items())).encode()).digest()

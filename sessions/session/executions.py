@@ -25,6 +25,7 @@ from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
+from sessions.tools.calls import TOOLS_LANGUAGE
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -163,7 +164,9 @@ class Executions:
         program = self._program(request)
         if request.idempotency_key is not None:
             self._activity.touch()
-            yield self.runs.attempt(request.idempotency_key, program, self._run, seen)
+            attempt = self.runs.attempt(request.idempotency_key, program, self._run, seen)
+            with attempt.read():
+                yield attempt
             return
         if seen is not None:
             raise InvalidRequest("only a cell with an idempotency_key can be resumed", field="last_event_id")
@@ -177,7 +180,13 @@ class Executions:
         return await self.runs.submit(key, self._program(replace(request, idempotency_key=key)), self._run)
 
     def _program(self, request: ExecuteRequest) -> ExecuteRequest:
-        """Return the request with the call of `main` that its arguments ask for."""
+        """Return the request with the call of `main` that its arguments ask for.
+
+        Raises:
+            InvalidRequest: when the session's language has no `main`, or cannot call tools.
+        """
+        if request.tools and self._slot.identity.kernelspec.name != TOOLS_LANGUAGE:
+            raise InvalidRequest("only Python's cells can call tools", field="tools")
         code = request.code  # with a `source`, the code is complete: it calls `main` itself
         if request.source is None:
             code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)

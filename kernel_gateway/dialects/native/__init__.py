@@ -35,6 +35,7 @@ from kernel_gateway.dialects.native.models import (
     SessionInfo,
     SessionList,
 )
+from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.gateway import Dialect, Gateway, Route
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
@@ -59,7 +60,7 @@ _STREAMED = {
     "application/x-ndjson": {"schema": ref(Event), "x-form": "one event per line"},
     "text/event-stream": {"schema": ref(Event), "x-form": "server-sent events; `data` is an event, `id` its number"},
 }
-_FRAMES = (stream.CodeFrame, stream.InputFrame, stream.ToolAnswerFrame, stream.InterruptFrame)
+_FRAMES = (stream.CodeFrame, stream.InputFrame, ToolAnswer, stream.InterruptFrame)
 
 
 class OpenApiHandler(BaseHandler):
@@ -143,6 +144,16 @@ API: dict[type[BaseHandler], list[Operation]] = {
             "Answer the `input()` of an interactive execution",
             None,
             executions.Answer,
+            HTTPStatus.NO_CONTENT,
+        )
+    ],
+    executions.ToolsHandler: [
+        Operation(
+            "POST",
+            f"{_EXECUTIONS}/{{execution}}/tools",
+            "Answer a call of a tool by an execution",
+            None,
+            ToolAnswer,
             HTTPStatus.NO_CONTENT,
         )
     ],

@@ -60,7 +60,7 @@ class InputEvent(_Event):
 
 
 class ToolCallEvent(_Event):
-    """The cell has called a tool, and waits for the answer; on a WebSocket only."""
+    """The cell has called a tool, and waits for the answer; on a WebSocket, or in a stream of a cell with `tools`."""
 
     type: Literal["tool_call"]
     call: str = Field(description="id for the answer")

@@ -40,9 +40,10 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
+from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.http.usage_report import UsageReport
 from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model.errors import SessionNotFound
@@ -217,7 +218,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         CodeFrame: {"code": "name = input('who? ')", "id": "cell-1"},
         InputFrame: {"input": "Ada"},
         Answer: {"input": "Ada", "question": 2},
-        ToolAnswerFrame: {"tool_call": "9f86d081884c7d65", "value": ["row 1", "row 2"]},
+        ToolAnswer: {"tool_call": "9f86d081884c7d65", "value": ["row 1", "row 2"]},
         InterruptFrame: {"interrupt": True},
         LanguageList: {"languages": [_LANGUAGE]},
         SessionInfo: _SESSION,

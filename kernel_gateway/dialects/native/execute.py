@@ -44,16 +44,21 @@ class ExecuteHandler(JsonHandler):
         body = self.body(Execute)
         self._plain, self._language = PlainText() if body.plain else None, body.language
         key, request, seen = SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen()
-        if body.interactive and (body.idempotency_key is None or not body.wait or self._media_type() is None):
-            raise InvalidRequest("an interactive cell needs an idempotency_key and a stream", field="interactive")
+        for field in ("interactive", "tools"):
+            if getattr(body, field) and not self._can_answer(body):
+                raise InvalidRequest(f"a cell with `{field}` needs an idempotency_key and a stream", field=field)
         if not body.wait:
             await self._submit(key, request, seen)
             return
         work = self._run(key, request, seen)
-        if body.on_disconnect == "interrupt":
+        if body.on_disconnect == "interrupt" or body.tools:  # a cell with tools has a key, so it continues
             await self.run_until_client_leaves(work)
         else:
             await work
+
+    def _can_answer(self, body: Execute) -> bool:
+        """Return whether the client sees what the cell asks, and can name the execution in its answer."""
+        return body.idempotency_key is not None and body.wait and self._media_type() is not None
 
     def _media_type(self) -> str | None:
         """Return the type of the stream that the client wants, or None if it wants one JSON object."""

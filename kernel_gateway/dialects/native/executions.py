@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_json
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.plain_text import PlainText
+from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import send_pieces
 from kernel_gateway.times import moment
@@ -106,6 +107,17 @@ class InputHandler(ExistingHandler):
         text = END_OF_INPUT if answer.input is None else answer.input
         if not self.session(name).runs.answer(execution, answer.question, text):
             raise InvalidRequest("the cell does not wait for the answer to this question", field="question")
+        self.set_status(HTTPStatus.NO_CONTENT)
+
+
+class ToolsHandler(ExistingHandler):
+    """`/v1/sessions/{name}/executions/{execution}/tools`."""
+
+    urgent = frozenset({"POST"})
+
+    def post(self, name: str, execution: str) -> None:
+        """Answer a call of a tool."""
+        self.body(ToolAnswer).give(self.session(name).runs.tools(execution))
         self.set_status(HTTPStatus.NO_CONTENT)
 
 

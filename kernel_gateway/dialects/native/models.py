@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field
 
 from kernel_gateway.config import Settings
+from kernel_gateway.dialects.native.tools import TOOLS_MAX, ToolBody
 from kernel_gateway.errors import STATUS
 from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body
@@ -127,6 +128,13 @@ class Execute(Body):
         "`idempotency_key`; on a WebSocket every cell is interactive",
     )
 
+    tools: list[ToolBody] = Field(
+        default_factory=list,
+        max_length=TOOLS_MAX,
+        description="functions of the client that the cell may import from `tools`; the client reads a stream and "
+        "answers calls with `POST …/executions/{id}/tools`; needs an `idempotency_key`, but not on a WebSocket",
+    )
+
     wait: bool = Field(
         True,  # noqa: FBT003
         description="false: the answer is 202 with an execution's id, and the cell runs without its client; not on a "
@@ -158,6 +166,7 @@ class Execute(Body):
             store_history=self.store_history,
             stdin=None if self.stdin is None else tuple(self.stdin),
             interactive=interactive or self.interactive,
+            tools=tuple(tool.tool() for tool in self.tools),
             arguments=self.arguments,
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,

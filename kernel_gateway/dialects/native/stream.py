@@ -9,61 +9,34 @@ the session ends, the gateway sends the results of the cells and closes the sock
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
-from pydantic import BaseModel, Field
+from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
 from kernel_gateway.http.plain_text import PlainText
+from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution
+from sessions.cells.idempotency import Attempt
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
-from sessions.model.values import SessionKey, Tool
+from sessions.model.values import SessionKey
 from sessions.session.executions import Running
+from sessions.tools.calls import CLIENT_LEFT
 
 #: maximum number of cells that wait on one socket
 QUEUE = 16
 #: maximum characters of a cell's id, which every event repeats
 ID_MAX = 128
-#: maximum number of tools of one cell, and characters of a tool's name
-TOOLS_MAX = 128
-TOOL_NAME_MAX = 128
-
-
-class ToolParameters(BaseModel):
-    """The JSON schema of a tool's arguments. Other fields are allowed and not looked at."""
-
-    properties: dict[str, Any] = Field(
-        default_factory=dict, max_length=TOOLS_MAX, description="in the order of positional arguments"
-    )
-
-
-class ToolBody(Body):
-    """A function of the client that the cell may call."""
-
-    name: str = Field(
-        max_length=TOOL_NAME_MAX, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", description="a name for `from tools import …`"
-    )
-    description: str = Field("", max_length=10_000, description="becomes the function's docstring")
-    parameters: ToolParameters = Field(default_factory=ToolParameters, description="JSON schema")
-
-    def tool(self) -> Tool:
-        """Return the tool for the cell's request."""
-        return Tool(self.name, self.description, tuple(self.parameters.properties))
 
 
 class CodeFrame(Execute):
     """Run a cell."""
-
-    tools: list[ToolBody] = Field(
-        default_factory=list, max_length=TOOLS_MAX, description="functions that the cell may import from `tools`"
-    )
 
     id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
         None, description="repeated in every event of this cell"
@@ -75,21 +48,6 @@ class InputFrame(Body):
     """Answer the running cell's `input()`."""
 
     input: str | None = Field(description="null: end of the input, as Ctrl-D")
-
-
-class ToolErrorBody(Body):
-    """An error that a tool has raised."""
-
-    name: str = Field(max_length=TOOL_NAME_MAX, description="name of the exception, for example `ValueError`")
-    text: str = ""
-
-
-class ToolAnswerFrame(Body):
-    """Answer a call of a tool."""
-
-    tool_call: str = Field(description="`call` of the event `tool_call`")
-    value: Any = Field(None, description="what the call returns in the cell, as JSON")
-    error: ToolErrorBody | None = Field(None, description="instead of a value: what the call raises in the cell")
 
 
 class InterruptFrame(Body):
@@ -134,22 +92,13 @@ class StreamHandler(SocketHandler):
             validated(InterruptFrame, frame)
             await self._session.interrupt()
         elif "tool_call" in frame:
-            self._answer_call(validated(ToolAnswerFrame, frame))
+            validated(ToolAnswer, frame).give(None if self._running is None else self._running.tools)
         elif "input" in frame:
             answer = validated(InputFrame, frame).input
             if self._running is None or not self._running.answer(END_OF_INPUT if answer is None else answer):
                 raise InvalidRequest("no cell of this socket asks for input", field="input")
         else:
             self._enqueue(validated(CodeFrame, frame), size)
-
-    def _answer_call(self, frame: ToolAnswerFrame) -> None:
-        calls = None if self._running is None else self._running.tools
-        if calls is None:
-            raise InvalidRequest("no cell of this socket runs", field="tool_call")
-        if frame.error is None:
-            calls.answer(frame.tool_call, frame.value)
-        else:
-            calls.fail(frame.tool_call, frame.error.name, frame.error.text)
 
     def _enqueue(self, cell: CodeFrame, size: int) -> None:
         cell.request(self.tenant_settings)  # refuse an invalid cell now, not when its turn comes
@@ -173,11 +122,8 @@ class StreamHandler(SocketHandler):
                 self._cells.task_done()
 
     async def _run_cell(self, cell: CodeFrame, mark: dict[str, Any]) -> None:
-        tools = tuple(tool.tool() for tool in cell.tools)
-        request = replace(cell.request(self.tenant_settings, interactive=True), tools=tools)
+        request = cell.request(self.tenant_settings, interactive=True)
         check_language(self.gateway.registry, self._session, cell.language)
-        if tools and not self._session.kernelspec.extras:
-            raise InvalidRequest("only Python's cells can call tools", field="tools")
         self._continues_without_client = cell.on_disconnect == "continue"
         self._session.touch()
         plain = PlainText() if cell.plain else None
@@ -210,11 +156,15 @@ class StreamHandler(SocketHandler):
         await self._cells.join()
 
     def on_close(self) -> None:
-        """Drop the waiting cells. Interrupt the running cell only if its client asked for that."""
+        """Drop the waiting cells. Interrupt the running cell only if its client asked for that.
+
+        A cell with an idempotency key has a task of its own, which continues.
+        """
         super().on_close()
         self._client_left = True
         self._end_input()
-        if self._runner is not None and not self._continues_without_client:
+        continues = self._continues_without_client and not isinstance(self._running, Attempt)
+        if self._runner is not None and not continues:
             self._runner.cancel()
 
     def _end_input(self) -> None:
@@ -224,7 +174,7 @@ class StreamHandler(SocketHandler):
         """
         if self._client_left and isinstance(self._running, Execution):
             self._running.answer(END_OF_INPUT)
-            self._running.tools.close("the client that has handed over the tools has left")
+            self._running.tools.close(CLIENT_LEFT)
 
 
 def _id_field(cell_id: object) -> dict[str, Any]:

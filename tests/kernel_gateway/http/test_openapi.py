@@ -31,10 +31,11 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkedPortHandler
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
+from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import Operation
@@ -154,7 +155,7 @@ def test_events_and_frames_are_described() -> None:
     assert [frame["$ref"].rsplit("/")[-1] for frame in frames["send"]["oneOf"]] == [
         "CodeFrame",
         "InputFrame",
-        "ToolAnswerFrame",
+        "ToolAnswer",
         "InterruptFrame",
     ]
     assert "SB005" in shown["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"]
@@ -212,7 +213,7 @@ def shape(value: Any) -> Any:
 def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
     sent |= {each for operation in native.OPERATIONS for each in operation.further.values()}
-    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswerFrame, *_Event.__subclasses__()}
+    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswer, *_Event.__subclasses__()}
     assert set(EXAMPLES) == sent
     for model in sent:
         (example,) = SCHEMAS[model.__name__]["examples"]

@@ -14,10 +14,24 @@ from sessions.cells.idempotency import Attempt, _digest
 from sessions.cells.outputs import Event
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionClosed, StartFailed
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status
+from sessions.model.values import ExecuteRequest, ExecutionResult, Limits, SessionKey, StateChange, Status, Tool
 from sessions.session.session import Session
 from sessions.tenants.quotas import TenantLimits
-from tests.fakes import Behaviour, Cell, FakeBackend, World, busy, clear, run, started, stream, until, world_over
+from sessions.tools.calls import CLIENT_LEFT, ToolCalls
+from tests.fakes import (
+    Behaviour,
+    Cell,
+    FakeBackend,
+    Saying,
+    World,
+    busy,
+    clear,
+    run,
+    started,
+    stream,
+    until,
+    world_over,
+)
 
 KEY = "order-66"
 COUNTS = "n = globals().get('n', 0) + 1; print(n)"
@@ -63,8 +77,9 @@ async def test_a_key_for_another_request_is_refused(session: Session, change: di
     assert refused.value.details["field"] == "idempotency_key"
 
 
-async def test_a_retry_may_differ_in_whether_its_client_answers_questions(session: Session) -> None:
-    await run(session, COUNTS, idempotency_key=KEY, interactive=True)
+@pytest.mark.parametrize("answers", [{"interactive": True}, {"tools": (Tool("f", "", ()),)}])
+async def test_a_retry_may_differ_in_what_its_client_answers(session: Session, answers: dict[str, Any]) -> None:
+    await run(session, COUNTS, idempotency_key=KEY, **answers)
     assert (await run(session, COUNTS, idempotency_key=KEY)).replayed
 
 
@@ -152,6 +167,65 @@ async def test_any_client_with_the_key_may_answer_a_question_once(world: World, 
                 assert first.answer(" and you")
         assert text(await second.result()) == "me and you"
     assert prompts(await events_of(session, "asks", interactive=True, idempotency_key=KEY)) == []
+
+
+async def test_a_repeated_answer_is_refused_although_the_next_question_has_no_number_yet(
+    world: World, session: Session
+) -> None:
+    async def asks(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        answers = [await cell.asks("who? "), await cell.asks("and? ")]
+        cell.says(stream("".join(answers)))
+        cell.ends()
+
+    request = ExecuteRequest(world.backend.on("asks", asks), interactive=True, idempotency_key=KEY)
+    async with session.execute(request) as attempt:
+        assert isinstance(attempt, Attempt)
+        async for event in attempt:
+            if event["type"] == "input_request":
+                break
+        number, run_id = attempt.number, attempt.run_id
+        run = session.runs.find(run_id)
+        assert isinstance(run, retries.Run)
+        assert run.execution is not None
+        assert session.runs.answer(run_id, number, "me")
+        while not run.execution.asks:  # noqa: ASYNC110 - the very next step of the loop is what is looked at
+            await asyncio.sleep(0)
+        assert run.event_count == number, "control: the next question has no number yet"
+        assert not session.runs.answer(run_id, number, "again")
+        assert attempt.answer(" and you")
+        assert text(await attempt.result()) == "me and you"
+
+
+async def test_calls_of_tools_end_when_the_client_does_not_come_back(
+    world: World, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends: list[str] = []
+
+    async def calls(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1), Saying("tool_call", {"call": "1", "name": "f", "arguments": {}}))
+        await until(lambda: ends)
+        cell.ends()
+
+    request = ExecuteRequest(world.backend.on("calls", calls), idempotency_key=KEY, tools=(Tool("f", "", ()),))
+
+    async def called() -> ToolCalls:
+        async with session.execute(request) as execution:
+            async for event in execution:
+                if event["type"] == "tool_call":
+                    assert execution.tools is not None
+                    return execution.tools
+        raise AssertionError("the cell has called nothing")
+
+    first = await called()
+    monkeypatch.setattr(first, "_fail", lambda _call, _name, text: ends.append(text))
+    monkeypatch.setattr(retries, "RETURNS_WITHIN", 0.05)
+    async with session.execute(request) as returned:  # it has come back in time
+        await asyncio.sleep(0.2)
+        assert ends == []
+    await until(lambda: ends)
+    assert ends == [CLIENT_LEFT]
+    assert (await returned.result()).status is Status.OK
 
 
 async def until_asked(session: Session, request: ExecuteRequest) -> AsyncIterator[Event]:

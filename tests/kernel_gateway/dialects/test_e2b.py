@@ -245,6 +245,39 @@ def test_no_use_wakes_a_paused_sandbox_otherwise(gateway: Gateway, box: Box) -> 
     assert state(gateway, box) == "paused"
 
 
+def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) -> None:
+    """Refuse other dialects' calls to the context of a paused sandbox, and find it unchanged after the resume."""
+    assert box.text("x = 20; x") == "20"
+    [name] = [each["name"] for each in gateway.call("GET", "/v1/sessions").json()["sessions"]]
+    [kernel] = gateway.kernels()
+    paused(gateway, box)
+    for answer in (
+        gateway.call("POST", f"/v1/sessions/{name}/execute", json={"code": "x = 3"}),
+        gateway.call("GET", f"/v1/sessions/{name}/files/"),
+        gateway.call("POST", f"/api/kernels/{kernel}/restart"),
+    ):
+        assert (answer.status_code, "SB016" in answer.text) == (404, True), answer.text
+        assert "paused: resume it first" in answer.text
+    assert gateway.call("GET", f"/v1/sessions/{name}").json()["state"] == expected
+    assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
+    assert box.text("x") == "20"
+
+
+def test_no_other_dialect_uses_a_context_of_a_paused_sandbox(gateway: Gateway, box: Box) -> None:
+    neither_native_nor_jupyter_use(gateway, box, "idle")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("sleep_disk", "expected"), [("1g", "asleep"), ("0", "idle")], ids=["on disk", "in memory"])
+def test_no_other_dialect_wakes_a_context_of_a_paused_sandbox(sleep_disk: str, expected: str) -> None:
+    with gateways.gateway("docker", golden_images="auto", pool_max="0", sleep_disk=sleep_disk) as gateway:
+        if expected == "asleep":
+            gateway.wait_for_sleep()
+        with boxed(gateway) as box:
+            neither_native_nor_jupyter_use(gateway, box, expected)
+        assert gateway.errors() == []
+
+
 def test_a_sandbox_tells_what_its_client_has_asked_for(gateway: Gateway, box: Box) -> None:
     told = control(gateway, "GET", f"/sandboxes/{box.id}").json()
     assert told["lifecycle"] == {"autoResume": False, "onTimeout": "kill"}

@@ -42,7 +42,7 @@ class Sandboxes(Owners[Sandbox]):
         self._with_secret: dict[str, Sandbox] = {}
         #: the snapshots of all tenants' sandboxes
         self.snapshots = Snapshots(services)
-        registry.require_running = self._require_running
+        registry.let_refuse(self._require_running)
 
     def _require_running(self, session: SessionKey, workspace: str) -> None:
         """Refuse the use of a session whose sandbox is paused: another dialect may know the session by its name.

@@ -32,8 +32,15 @@ class Registry(Owners[Session]):
         super().__init__(services)
         self.defaults = defaults
         self._specs = specs
-        #: refuses the use of a session on a paused sandbox's workspace. `Sandboxes` sets it: this room knows none
-        self.require_running: Callable[[SessionKey, str], None] = _runs
+        self._require_running: Callable[[SessionKey, str], None] = _runs
+
+    def let_refuse(self, require_running: Callable[[SessionKey, str], None]) -> None:
+        """Let the sandboxes, which this room does not know, refuse the use of a session on a workspace of theirs.
+
+        Args:
+            require_running: raises an error while the sandbox of a session (its key, its workspace) is paused.
+        """
+        self._require_running = require_running
 
     def defaults_of(self, tenant: str) -> SessionSpec:
         """Return the settings of a tenant's session whose client asks for nothing."""
@@ -55,7 +62,7 @@ class Registry(Owners[Session]):
     def _session(self, identity: Identity, notice: StateNotice, origin: Origin = NO_ORIGIN) -> Session:
         def require_running() -> None:
             if identity.spec.workspace is not None:
-                self.require_running(identity.key, identity.spec.workspace)
+                self._require_running(identity.key, identity.spec.workspace)
 
         return Session(identity, self._services, notice, origin, require_running)
 

@@ -109,12 +109,7 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
         ({"templateID": "base", "network": {"rules": {"a.test": []}}}, 501, "no network"),
         ({"templateID": "base", "network": {"denyOut": ["no address"]}}, 400, "network.denyOut"),
         ({"templateID": "base", "network": {"denyOut": ["1.1.1.1"] * 1001}}, 400, "network.denyOut"),
-        ({"templateID": "base", "autoPauseMemory": False}, 400, "autoPauseMemory"),
-        (
-            {"templateID": "base", "autoPause": True, "autoPauseMemory": False, "autoResume": {"enabled": True}},
-            400,
-            "without its memory",
-        ),
+        ({"templateID": "base", "autoPause": True, "autoPauseMemory": False}, 501, "keeps its memory"),
         ({"templateID": "base", "iam": {"a": 1}}, 501, "identity"),
         ({"templateID": "base", "timeout": 10**9}, 400, "at most 3600"),
         ({"templateID": "base", "timeout": -1}, 400, "timeout"),
@@ -210,6 +205,16 @@ def paused(gateway: Gateway, box: Box) -> None:
 def state(gateway: Gateway, box: Box) -> str:
     told: str = control(gateway, "GET", f"/sandboxes/{box.id}").json()["state"]
     return told
+
+
+def test_a_pause_or_resume_of_the_files_alone_is_refused_and_changes_nothing(gateway: Gateway, box: Box) -> None:
+    assert box.text("x = 20; x") == "20"
+    for call, before in (("pause", "running"), ("connect", "paused")):
+        answer = control(gateway, "POST", f"/sandboxes/{box.id}/{call}", json={"memory": False})
+        status, message = refused(answer)
+        assert (status, "keeps its memory" in message, state(gateway, box)) == (501, True, before)
+        assert control(gateway, "POST", f"/sandboxes/{box.id}/{call}", json={"memory": True}).status_code < 300
+    assert box.text("x") == "20"
 
 
 USES_THAT_WAKE: list[Callable[[Box], bool]] = [

@@ -199,7 +199,7 @@ class Service:
         self.registry = Registry(self.specs, _usual_session(settings), services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
-        self.ports = Ports(services.charge, settings.share, _no_ports(self.backend.name))
+        self.ports = Ports(services.charge, settings.port_limits, settings.share, _no_ports(self.backend.name))
         self.strays = Strays(
             self.backend,
             starts,

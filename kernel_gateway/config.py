@@ -44,6 +44,7 @@ from sessions.model.errors import InvalidRequest
 from sessions.model.kernelspecs import USUAL_IMAGE
 from sessions.model.tenant_limits import OwnLimits, at_most
 from sessions.model.values import CPUS_MIN, PROCESSES_MIN, Limits
+from sessions.ports.limits import PortLimits
 from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
@@ -56,6 +57,8 @@ RENAMED = {"checkpoints": "golden_images", "checkpoint_disk": "golden_disk"}
 OVERCOMMIT = 2
 #: default of `max_unread_bytes`; all such bounds together stay below the 2 GiB that the systemd unit allows
 UNREAD = 256 * MIB
+#: how many connections to servers there may be if the operator says nothing
+PORTS = PortLimits()
 #: smallest default of `temporary`, in bytes; an operator may set less
 TEMPORARY_MIN = 64 * MIB
 
@@ -225,6 +228,15 @@ class Settings(BaseSettings):
     max_sockets: Count = _wire(500, description="WebSockets at a time")
     max_sockets_per_tenant: Count = _wire(100, description="WebSockets a tenant may have at a time")
     max_sockets_per_session: Count = _wire(16, description="WebSockets a session may have at a time")
+    max_port_connections: Count = _wire(
+        PORTS.in_all, description="connections to servers that code has started, at a time; each takes up to 512 KiB"
+    )
+    max_port_connections_per_tenant: Count = _wire(
+        PORTS.per_tenant, description="connections to its servers that a tenant may have at a time"
+    )
+    max_port_connections_per_session: Count = _wire(
+        PORTS.per_owner, description="connections to its servers that a session or sandbox may have at a time"
+    )
     max_incoming_bytes_per_tenant: Bytes = _wire(
         128 * MIB,
         description="bytes of a tenant's requests and WebSocket messages that arrive, or wait for kernels, together, "
@@ -465,6 +477,13 @@ class Settings(BaseSettings):
             allowance=Allowance(
                 self.quota_window, self.max_execution_seconds, self.max_total_output_bytes, self.max_upload_bytes
             ),
+        )
+
+    @property
+    def port_limits(self) -> PortLimits:
+        """How many connections to servers there may be."""
+        return PortLimits(
+            self.max_port_connections_per_session, self.max_port_connections_per_tenant, self.max_port_connections
         )
 
     @property

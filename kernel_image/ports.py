@@ -23,19 +23,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
     sys.path.append(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from kernel_image.processes import KEEPALIVE
-from kernel_image.protocol import (
-    PORT_ALIVE,
-    PORT_BROKEN,
-    PORT_DATA,
-    PORT_END,
-    PORT_FRAME,
-    PORT_MORE,
-    PORT_OPEN,
-    PORT_OPENED,
-    PORT_PIECE,
-    PORT_REFUSED,
-    PORT_WINDOW,
-)
+from kernel_image.protocol import PORT_PIECE, PORT_WINDOW, PortFrame, port_frame, take_port_frames
 
 #: the sandbox's own addresses, in the order in which they are tried
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
@@ -43,7 +31,6 @@ LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
 BATCH = PORT_WINDOW // 4
 #: seconds in which a server accepts a connection
 CONNECT_TIMEOUT = 5.0
-_HEAD = struct.Struct(PORT_FRAME)
 _NUMBER = struct.Struct(">I")
 
 
@@ -65,7 +52,7 @@ class Connection:
         self._socket: socket.socket | None = None
         self._open = False
         self.until = time.monotonic() + CONNECT_TIMEOUT
-        #: bytes that the server has not taken yet; whether they are the last; bytes that it has taken since `PORT_MORE`
+        #: bytes that the server has not taken yet; whether they are the last; bytes that it has taken since `MORE`
         self._pending = bytearray()
         self._ending = False
         self._taken = 0
@@ -91,17 +78,17 @@ class Connection:
             else:
                 self._opened(self._socket)
                 return
-        self.drop(PORT_REFUSED)
+        self.drop(PortFrame.REFUSED)
 
     def _opened(self, channel: socket.socket) -> None:
         if channel.getsockname() == channel.getpeername():  # nobody listens, and the system has chosen the same port
             self.connect()
             return
         self._open = True
-        self._ports.say(PORT_OPENED, self._number)
+        self._ports.say(PortFrame.OPENED, self._number)
         self._watch()
 
-    def drop(self, kind: int = PORT_BROKEN) -> None:
+    def drop(self, kind: PortFrame = PortFrame.BROKEN) -> None:
         """End the connection, and tell the gateway why."""
         self.close()
         self._ports.say(kind, self._number)
@@ -168,10 +155,10 @@ class Connection:
             return
         if piece:
             self._credit -= len(piece)
-            self._ports.say(PORT_DATA, self._number, piece)
+            self._ports.say(PortFrame.DATA, self._number, piece)
         else:
             self._ended = True
-            self._ports.say(PORT_END, self._number)
+            self._ports.say(PortFrame.END, self._number)
         self._watch()
 
     def _write(self) -> None:
@@ -188,7 +175,7 @@ class Connection:
             self._taken += len(self._pending)
             self._pending.clear()
         if self._taken >= BATCH:
-            self._ports.say(PORT_MORE, self._number, _NUMBER.pack(self._taken))
+            self._ports.say(PortFrame.MORE, self._number, _NUMBER.pack(self._taken))
             self._taken = 0
         if self._ending and not self._pending:
             self._ending = False
@@ -218,9 +205,9 @@ class Ports:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._stdin, selectors.EVENT_READ, None)
 
-    def say(self, kind: int, number: int, content: bytes = b"") -> None:
+    def say(self, kind: PortFrame, number: int, content: bytes = b"") -> None:
         """Send a frame to the gateway."""
-        self._stdout.write(_HEAD.pack(kind, number, len(content)) + content)
+        self._stdout.write(port_frame(kind, number, content))
         self._stdout.flush()
         self._said = time.monotonic()
 
@@ -241,7 +228,7 @@ class Ports:
 
     def run(self) -> None:
         """Serve the connections until standard input ends."""
-        self.say(PORT_ALIVE, 0)
+        self.say(PortFrame.ALIVE, 0)
         while True:
             connecting = [each for each in self._connections.values() if each.connecting]
             for key, events in self._selector.select(1.0 if connecting else KEEPALIVE):
@@ -252,37 +239,32 @@ class Ports:
             now = time.monotonic()
             for each in connecting:
                 if each.connecting and each.until < now:
-                    each.drop(PORT_REFUSED)
+                    each.drop(PortFrame.REFUSED)
             if now - self._said >= KEEPALIVE:
-                self.say(PORT_ALIVE, 0)
+                self.say(PortFrame.ALIVE, 0)
 
     def _read(self) -> bool:
         piece = os.read(self._stdin, 4 * PORT_PIECE)
         self._received += piece
-        while len(self._received) >= _HEAD.size:
-            kind, number, size = _HEAD.unpack_from(self._received)
-            if len(self._received) < _HEAD.size + size:
-                break
-            content = bytes(self._received[_HEAD.size : _HEAD.size + size])
-            del self._received[: _HEAD.size + size]
+        for kind, number, content in take_port_frames(self._received):
             self._take(kind, number, content)
         return bool(piece)
 
-    def _take(self, kind: int, number: int, content: bytes) -> None:
-        if kind == PORT_OPEN:
+    def _take(self, kind: PortFrame, number: int, content: bytes) -> None:
+        if kind == PortFrame.OPEN:
             self._connections[number] = Connection(self, number, int.from_bytes(content, "big"))
             self._connections[number].connect()
             return
         present = self._connections.get(number)
         if present is None:  # it has just ended
             return
-        if kind == PORT_DATA:
+        if kind == PortFrame.DATA:
             present.send(content)
-        elif kind == PORT_END:
+        elif kind == PortFrame.END:
             present.end()
-        elif kind == PORT_MORE:
+        elif kind == PortFrame.MORE:
             present.more(_NUMBER.unpack(content)[0])
-        elif kind == PORT_BROKEN:
+        elif kind == PortFrame.BROKEN:
             present.close()
 
 

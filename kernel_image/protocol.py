@@ -1,8 +1,14 @@
-"""Names and numbers that the gateway and the programs in its sandboxes share. This module imports nothing.
+"""Names, numbers and frames that the gateway and the programs in its sandboxes share. Standard library only.
 
 The gateway and the tools import them from here. JavaScript files and kernelspecs repeat some of them; a test compares
 them.
 """
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
 
 #: MIME type of the display that contains the outcome of a whole program
 RUN_MIME = "application/vnd.kernel-gateway.run+json"
@@ -41,17 +47,12 @@ PORTS_TOOL = "ports"
 TEMPORARY = "/tmp"  # noqa: S108
 #: format of the length before each piece of an upload of unknown size, for `struct`; an empty piece ends the upload
 FRAME_FORMAT = ">I"
-#: head of a frame between the gateway and the ports tool, for `struct`: kind, number of the connection, and the length
-#: of what follows
-PORT_FRAME = ">BII"
+#: head of a frame between the gateway and the ports tool: kind, number of the connection, length of what follows
+_PORT_HEAD = struct.Struct(">BII")
 #: maximum bytes that follow a frame's head
 PORT_PIECE = 32 * 1024
 #: bytes that each end of a connection may send before the other has taken them
 PORT_WINDOW = 256 * 1024
-#: kinds of frames. The gateway opens a connection to a port (two bytes) of the sandbox; the tool answers that it is
-#: open or refused. Both send data and the end of their data; both let the other send more bytes (four bytes, a number),
-#: and both may break a connection. The tool says `alive` at its start, and when it has said nothing for some time.
-PORT_OPEN, PORT_OPENED, PORT_REFUSED, PORT_DATA, PORT_END, PORT_MORE, PORT_BROKEN, PORT_ALIVE = range(8)
 #: field of a listing that is true if entries were left out
 TRUNCATED = "truncated"
 #: maximum entries of a watched directory, including those of its subdirectories if these are watched, too
@@ -86,3 +87,50 @@ SANDBOX_VARIABLES = (
     "PIP_RETRIES",
     "PYTHONUSERBASE",
 )
+
+
+class PortFrame(IntEnum):
+    """Kinds of frames between the gateway and the ports tool.
+
+    The gateway opens a connection to a port (two bytes) of the sandbox; the tool answers that it is open or refused.
+    Both send data and the end of their data; both let the other send more bytes (four bytes, a number), and both may
+    break a connection. The tool says `ALIVE` at its start, and when it has said nothing for some time.
+    """
+
+    OPEN = 0
+    OPENED = 1
+    REFUSED = 2
+    DATA = 3
+    END = 4
+    MORE = 5
+    BROKEN = 6
+    ALIVE = 7
+
+
+def port_frame(kind: PortFrame, number: int, content: bytes = b"") -> bytes:
+    """Return a frame between the gateway and the ports tool.
+
+    Args:
+        kind: kind of the frame.
+        number: number of the connection. 0 means none.
+        content: what follows the head, at most `PORT_PIECE` bytes.
+    """
+    return _PORT_HEAD.pack(kind, number, len(content)) + content
+
+
+def take_port_frames(buffer: bytearray) -> Iterator[tuple[PortFrame, int, bytes]]:
+    """Take all whole frames out of the front of a buffer, and yield kind, number and content of each.
+
+    Raises:
+        ValueError: when a frame has an unknown kind, or more than `PORT_PIECE` bytes.
+    """
+    while len(buffer) >= _PORT_HEAD.size:
+        kind, number, size = _PORT_HEAD.unpack_from(buffer)
+        if size > PORT_PIECE:
+            raise ValueError("the frame is too long")
+        end = _PORT_HEAD.size + size
+        if len(buffer) < end:
+            return
+        content = bytes(buffer[_PORT_HEAD.size : end])
+        del buffer[:end]
+        yield PortFrame(kind), number, content

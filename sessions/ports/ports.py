@@ -10,15 +10,13 @@ from contextlib import asynccontextmanager
 from sessions.backends.base import KernelHandle
 from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, QuotaExceeded
 from sessions.model.values import SessionKey
+from sessions.ports.limits import PortLimits
 from sessions.ports.relay import PortConnection, Relay
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
 from sessions.tenants.shares import Shares
 from sessions.tenants.traffic import Charge
 
-#: maximum connections of a session or sandbox, of a tenant, and of all tenants. Each may hold `PORT_WINDOW` bytes in
-#: each direction.
-PER_OWNER, PER_TENANT, IN_ALL = 64, 128, 512
 #: pauses in seconds between two attempts to connect: a server may be just about to listen
 PAUSES = (0.1, 0.2, 0.4, 0.8)
 #: containers whose ports are remembered
@@ -28,11 +26,12 @@ REMEMBERED = 1000
 class Ports:
     """All connections to servers."""
 
-    def __init__(self, charge: Callable[[str], Charge], share: float, refusal: str = "") -> None:
+    def __init__(self, charge: Callable[[str], Charge], limits: PortLimits, share: float, refusal: str = "") -> None:
         """Begin without connections.
 
         Args:
             charge: returns what a tenant is charged with for the bytes of its servers.
+            limits: how many connections there may be at a time.
             share: part of what other tenants leave which one tenant may use, from 0 to 1.
             refusal: why no server can be reached here. Empty means that they can.
         """
@@ -40,7 +39,8 @@ class Ports:
         self._refusal = refusal
         self._relays: dict[str, Relay] = {}
         self._owners: Counter[SessionKey] = Counter()
-        self._tenants = Shares(IN_ALL, share, least=1)
+        self._tenants = Shares(limits.in_all, share, least=1)
+        self._limits = limits
         #: the container that has last answered on a port of a sandbox; the oldest are forgotten
         self._answered: dict[tuple[str, int], str] = {}
 
@@ -80,9 +80,9 @@ class Ports:
     def _require_room(self, key: SessionKey) -> None:
         tenants = self._tenants
         counts = (
-            ("the session has", self._owners[key], PER_OWNER),
+            ("the session has", self._owners[key], self._limits.per_owner),
             ("the gateway has", tenants.used, tenants.most),
-            ("the tenant has", tenants.of(key.tenant), min(PER_TENANT, tenants.share_of(key.tenant))),
+            ("the tenant has", tenants.of(key.tenant), min(self._limits.per_tenant, tenants.share_of(key.tenant))),
         )
         for who, count, most in counts:
             if count >= most:

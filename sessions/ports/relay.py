@@ -15,20 +15,7 @@ from contextlib import aclosing
 
 import structlog
 
-from kernel_image.protocol import (
-    PORT_ALIVE,
-    PORT_BROKEN,
-    PORT_DATA,
-    PORT_END,
-    PORT_FRAME,
-    PORT_MORE,
-    PORT_OPEN,
-    PORT_OPENED,
-    PORT_PIECE,
-    PORT_REFUSED,
-    PORT_WINDOW,
-    PORTS_TOOL,
-)
+from kernel_image.protocol import PORT_PIECE, PORT_WINDOW, PORTS_TOOL, PortFrame, port_frame, take_port_frames
 from sessions.guest.tools import ToolRunner
 from sessions.model.errors import ConnectionFailed, PortNotOpen, PortsUnavailable, SessionError
 from sessions.model.tasks import spawn
@@ -40,7 +27,8 @@ log = structlog.get_logger()
 LINGER = 3.0
 #: bytes that a reader has taken before the server may send as many more
 BATCH = PORT_WINDOW // 4
-_HEAD = struct.Struct(PORT_FRAME)
+#: what a client learns of a tool that says what it must not say
+NOT_VALID = "the sandbox gave no valid answer"
 _NUMBER = struct.Struct(">I")
 _PORT = struct.Struct(">H")
 
@@ -78,7 +66,7 @@ class PortConnection:
         piece = self._pieces.popleft()
         self._taken += len(piece)
         if self._taken >= BATCH and not self._ended:
-            self._relay.say(PORT_MORE, self._number, _NUMBER.pack(self._taken))
+            self._relay.say(PortFrame.MORE, self._number, _NUMBER.pack(self._taken))
             self._granted += self._taken
             self._taken = 0
         return piece
@@ -96,18 +84,18 @@ class PortConnection:
             self._raise_failure()
             piece = rest[: min(PORT_PIECE, self._credit)]
             self._credit -= len(piece)
-            self._relay.say(PORT_DATA, self._number, bytes(piece))
+            self._relay.say(PortFrame.DATA, self._number, bytes(piece))
             rest = rest[len(piece) :]
 
     def end(self) -> None:
         """Tell the server that no more data follow."""
         if self._failure is None:
-            self._relay.say(PORT_END, self._number)
+            self._relay.say(PortFrame.END, self._number)
 
     def close(self) -> None:
         """End the connection. Idempotent."""
         if self._failure is None:
-            self._relay.say(PORT_BROKEN, self._number)
+            self._relay.say(PortFrame.BROKEN, self._number)
             self.fail(ConnectionFailed("the connection to the server was closed"))
             self._relay.forget(self._number)
 
@@ -130,18 +118,18 @@ class PortConnection:
             self.opened.exception()  # nobody may wait for it any more
         self._changed.set()
 
-    def take(self, kind: int, content: bytes) -> bool:
+    def take(self, kind: PortFrame, content: bytes) -> bool:
         """Take a frame of the tool. Return False if the tool must not send it."""
-        if (kind == PORT_OPENED) == self.opened.done():
+        if (kind == PortFrame.OPENED) == self.opened.done():
             return False
-        if kind == PORT_OPENED:
+        if kind == PortFrame.OPENED:
             self.opened.set_result(None)
-        elif kind == PORT_DATA and content and not self._ended:
+        elif kind == PortFrame.DATA and content and not self._ended:
             self._granted -= len(content)
             self._pieces.append(content)
-        elif kind == PORT_END and not self._ended:
+        elif kind == PortFrame.END and not self._ended:
             self._ended = True
-        elif kind == PORT_MORE and len(content) == _NUMBER.size:
+        elif kind == PortFrame.MORE and len(content) == _NUMBER.size:
             self._credit += _NUMBER.unpack(content)[0]
         else:
             return False
@@ -198,7 +186,7 @@ class Relay:
         self._last += 1
         number = self._last
         connection = self._connections[number] = PortConnection(self, number)
-        self.say(PORT_OPEN, number, _PORT.pack(port))
+        self.say(PortFrame.OPEN, number, _PORT.pack(port))
         try:
             await connection.opened
         except BaseException:
@@ -206,9 +194,9 @@ class Relay:
             raise
         return connection
 
-    def say(self, kind: int, number: int, content: bytes = b"") -> None:
+    def say(self, kind: PortFrame, number: int, content: bytes = b"") -> None:
         """Send a frame to the tool. Each connection's window bounds the bytes that wait here."""
-        self._frames.put_nowait(_HEAD.pack(kind, number, len(content)) + content)
+        self._frames.put_nowait(port_frame(kind, number, content))
 
     def forget(self, number: int) -> None:
         """Remove a connection that has ended."""
@@ -253,26 +241,22 @@ class Relay:
         Raises:
             ConnectionFailed: when the tool says what it must not say.
         """
-        while len(buffer) >= _HEAD.size:
-            kind, number, size = _HEAD.unpack_from(buffer)
-            if size > PORT_PIECE:
-                raise ConnectionFailed("the sandbox gave no valid answer")
-            if len(buffer) < _HEAD.size + size:
-                return
-            content = bytes(buffer[_HEAD.size : _HEAD.size + size])
-            del buffer[: _HEAD.size + size]
-            self._heard = True
-            if not self._take(kind, number, content):
-                raise ConnectionFailed("the sandbox gave no valid answer")
+        try:
+            for kind, number, content in take_port_frames(buffer):
+                self._heard = True
+                if not self._take(kind, number, content):
+                    raise ConnectionFailed(NOT_VALID)
+        except ValueError:
+            raise ConnectionFailed(NOT_VALID) from None
 
-    def _take(self, kind: int, number: int, content: bytes) -> bool:
-        if kind == PORT_ALIVE:
+    def _take(self, kind: PortFrame, number: int, content: bytes) -> bool:
+        if kind == PortFrame.ALIVE:
             return number == 0 and not content
         connection = self._connections.get(number)
         if connection is None:  # the gateway has closed it, and the tool does not know yet
             return 0 < number <= self._last
-        if kind in {PORT_REFUSED, PORT_BROKEN}:
-            refused = kind == PORT_REFUSED
+        if kind in {PortFrame.REFUSED, PortFrame.BROKEN}:
+            refused = kind == PortFrame.REFUSED
             if content or refused == connection.opened.done():
                 return False
             connection.fail(PortNotOpen() if refused else ConnectionFailed("the server has broken the connection"))

@@ -258,7 +258,7 @@ async def _asleep(session: Session) -> str:
 
 async def _wake(session: Session) -> None:
     with suppress(SessionClosed):
-        await session.start()
+        await session.wake()
 
 
 def _still(session: Session, reason: str) -> str:

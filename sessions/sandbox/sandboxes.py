@@ -42,6 +42,17 @@ class Sandboxes(Owners[Sandbox]):
         self._with_secret: dict[str, Sandbox] = {}
         #: the snapshots of all tenants' sandboxes
         self.snapshots = Snapshots(services)
+        registry.let_refuse(self._require_running)
+
+    def _require_running(self, session: SessionKey, workspace: str) -> None:
+        """Refuse the use of a session whose sandbox is paused: another dialect may know the session by its name.
+
+        Raises:
+            SandboxNotFound: when the sandbox is paused.
+        """
+        for sandbox in super().of(session.tenant):
+            if sandbox.workspace == workspace:
+                sandbox.pausing.check()
 
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""

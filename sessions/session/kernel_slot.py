@@ -32,6 +32,13 @@ class SlotListener(KernelListener, Protocol):
     def closed(self) -> bool:
         """Whether the session was ended."""
 
+    def require_running(self) -> None:
+        """Refuse the use of the kernel while the session's sandbox is paused.
+
+        Raises:
+            SandboxNotFound: when the sandbox is paused.
+        """
+
     def connected(self, kernel: Kernel, cause: SessionError) -> None:
         """The session has a new kernel, in place of the previous one.
 
@@ -200,16 +207,22 @@ class KernelSlot:
 
     # -- a kernel -------------------------------------------------------------------------------------------
 
-    async def ensure(self) -> Kernel:
+    async def ensure(self, *, even_paused: bool = False) -> Kernel:
         """Return the kernel, and start one if there is none. Concurrent callers get the same kernel.
+
+        Args:
+            even_paused: True for the sandbox itself, which needs the kernel while it is paused, or about to be.
 
         Raises:
             SessionClosed: when the session was ended.
+            SandboxNotFound: when the session's sandbox is paused.
             SessionError: when no kernel could be started.
         """
         # Check again after each wait: the session or its kernel may end before this caller's turn in the event loop.
         while not self._listener.closed:
             await self._writing.wait()
+            if not even_paused:
+                self._listener.require_running()
             present = self._present
             if present is None:
                 await self.replace(Replacement())
@@ -307,6 +320,7 @@ class KernelSlot:
         """
         async with self._replacing:
             await self._writing.wait()
+            self._listener.require_running()
             await self.replace(replacement)
 
     async def restart(self) -> None:
@@ -415,12 +429,14 @@ class KernelSlot:
     async def standing(self) -> AsyncIterator[Kernel]:
         """Yield the kernel. Until the end of the `with` block, clients wait for it, and nobody replaces it.
 
+        A pause of the session's sandbox may have begun; the caller keeps it from freezing the kernel.
+
         Raises:
             SessionError: when the session was ended, or no kernel could be started.
         """
         async with self._replacing:
             while True:
-                kernel = await self.ensure()
+                kernel = await self.ensure(even_paused=True)
                 async with self._writing.alone():
                     if kernel is self.kernel and kernel.alive and self._start.task is None:
                         yield kernel

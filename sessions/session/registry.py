@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from sessions.model.checkpoint import CheckpointMode
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.session.owner import End, Owners
-from sessions.session.record import Identity, Origin, StartFunction
+from sessions.session.record import NO_ORIGIN, Identity, Origin, StartFunction
 from sessions.session.services import SessionServices
 from sessions.session.session import Session
 
@@ -31,6 +32,15 @@ class Registry(Owners[Session]):
         super().__init__(services)
         self.defaults = defaults
         self._specs = specs
+        self._require_running: Callable[[SessionKey, str], None] = _runs
+
+    def let_refuse(self, require_running: Callable[[SessionKey, str], None]) -> None:
+        """Let the sandboxes, which this room does not know, refuse the use of a session on a workspace of theirs.
+
+        Args:
+            require_running: raises an error while the sandbox of a session (its key, its workspace) is paused.
+        """
+        self._require_running = require_running
 
     def defaults_of(self, tenant: str) -> SessionSpec:
         """Return the settings of a tenant's session whose client asks for nothing."""
@@ -47,7 +57,14 @@ class Registry(Owners[Session]):
             identity = Identity(record.key, record.spec, kernelspec, record.created_at, record.id)
             origin = Origin(record.container, record.snapshots)
             notice = record.notice if record.container.asleep is None else record.notice.with_reason(SLEPT_ON)
-            self._add(Session(identity, self._services, notice, origin))
+            self._add(self._session(identity, notice, origin))
+
+    def _session(self, identity: Identity, notice: StateNotice, origin: Origin = NO_ORIGIN) -> Session:
+        def require_running() -> None:
+            if identity.spec.workspace is not None:
+                self._require_running(identity.key, identity.spec.workspace)
+
+        return Session(identity, self._services, notice, origin, require_running)
 
     def now(self) -> float:
         """Return the seconds since 1970."""
@@ -135,7 +152,7 @@ class Registry(Owners[Session]):
         self._services.own_limits(key.tenant).check_session(spec)
         self._admit(key.tenant, 0 if spec.in_sandbox else spec.limits.disk, besides=besides)
         identity = Identity(key, spec, self._specs.find(spec.language), self.now())
-        session = Session(identity, self._services, notice, Origin(start=start))
+        session = self._session(identity, notice, Origin(start=start))
         await self._start(session)
         return session
 
@@ -169,7 +186,7 @@ class Registry(Owners[Session]):
         if reason is None and before is not None:
             reason = f"an earlier kernel of {spec.place} has ended: {before[1]}"
         notice = StateNotice(StateChange.LOST if reason else StateChange.NEW, reason, incarnation=0)
-        session = Session(Identity(key, spec, kernelspec, ledger.clock()), self._services, notice)
+        session = self._session(Identity(key, spec, kernelspec, ledger.clock()), notice)
         await self._start(session)
         if before is not None:
             ledger.forget_end(before[0])
@@ -207,6 +224,10 @@ class Registry(Owners[Session]):
         ending = [session.close() for session in self._ending if session.spec.workspace == workspace]
         if ending:
             await asyncio.wait(ending)
+
+
+def _runs(_key: SessionKey, _workspace: str) -> None:
+    """Refuse nothing: there are no sandboxes."""
 
 
 def branch_notice(source: Session) -> StateNotice:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from sessions.backends.base import KernelHandle, Launch
+from sessions.backends.base import KernelHandle, Launch, no_op
 from sessions.cells.idempotency import IdempotencyCache, Run
 from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Transcript
@@ -37,7 +37,12 @@ class Session(Owner):
     """One tenant's named kernel, and the listener of all its kernels."""
 
     def __init__(
-        self, identity: Identity, services: SessionServices, notice: StateNotice, origin: Origin = NO_ORIGIN
+        self,
+        identity: Identity,
+        services: SessionServices,
+        notice: StateNotice,
+        origin: Origin = NO_ORIGIN,
+        require_running: Callable[[], None] = no_op,
     ) -> None:
         """Make a session that has no kernel yet. `KernelSlot` describes the arguments."""
         spec = identity.spec
@@ -45,6 +50,7 @@ class Session(Owner):
         self.id = identity.id
         self.spec = spec
         self.kernelspec = identity.kernelspec
+        self._require_running = require_running
         self._slot = KernelSlot(identity, services, notice, origin, self)
         #: set when clients must leave: the session was ended, or another gateway continues with it
         self.clients_must_leave = asyncio.Event()
@@ -159,6 +165,19 @@ class Session(Owner):
         return super().in_use or self.channels.running or self._executions.orphaned
 
     # -- its kernels ----------------------------------------------------------------------------------------
+
+    def require_running(self) -> None:
+        """Refuse the use of its kernel while its sandbox is paused; see `SlotListener`."""
+        self._require_running()
+
+    async def wake(self) -> None:
+        """Wake its kernel, also while its sandbox is paused. The wait counts as a use by a client.
+
+        Raises:
+            SessionError: as in `KernelSlot.ensure`.
+        """
+        with self._activity.use():
+            await self._slot.ensure(even_paused=True)
 
     async def ensure_container(self) -> KernelHandle:
         """Return the container of its kernel, and start a kernel if there is none."""

@@ -108,6 +108,7 @@ ELSEWHERE = {
     "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
     "max_total_memory": "sessions/tenants/test_budget.py: the memory of all kernels",
     "max_kept_bytes": "sessions/tenants/test_kept_bytes.py: whoever keeps most loses",
+    "max_port_connections": "sessions/ports/test_ports.py: a tenant leaves connections to others",
     "max_unread_bytes": "sessions/channels/test_unread.py: whoever is behind most is disconnected",
 }
 #: settings that bound no budget which tenants share → what they are
@@ -137,7 +138,7 @@ SHARING = {
     "kernel_gateway.wire.open_sockets": "max_sockets",
     "sessions.backends.docker.engine.engine": "turns, and half of the threads: a call has a deadline",
     "sessions.kernels.start_queue": "turns, and all but one: a start has a deadline",
-    "sessions.ports.ports": "connections to servers, of which one tenant has a quarter",
+    "sessions.ports.ports": "max_port_connections",
     "sessions.proving.probes": "requests of the operator's own command",
     "sessions.tenants.admission": "max_concurrent",
     "sessions.tenants.audit_disk": "what is left of the audit's disk",

@@ -14,6 +14,7 @@ from kernel_gateway.dialects.e2b.models import (
     Connect,
     NetworkChange,
     NewSandbox,
+    Pause,
     Refresh,
     Timeout,
     access_model,
@@ -107,7 +108,9 @@ class ConnectHandler(ControlHandler):
 
     async def connect(self, sandbox: Sandbox) -> None:
         """Connect the client to this sandbox; see `post`."""
-        asked = lifetime(self.body(Connect).timeout, self.gateway.settings)
+        body = self.body(Connect)
+        body.refuse_without_memory()
+        asked = lifetime(body.timeout, self.gateway.settings)
         if sandbox.pausing.paused:
             await sandbox.pausing.resume(asked)
             self.set_status(HTTPStatus.CREATED)
@@ -136,6 +139,7 @@ class PauseHandler(ControlHandler):
     async def post(self, sandbox_id: str) -> None:
         """Pause the sandbox: keep its memory and files, close its connections, and interrupt its cells."""
         sandbox = self.sandbox(sandbox_id)
+        self.body(Pause).refuse_without_memory()
         if sandbox.pausing.paused:
             self.conflict("the sandbox is paused already")
             return

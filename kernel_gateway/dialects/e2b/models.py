@@ -124,10 +124,9 @@ class NewSandbox(Body):
             snapshot: the snapshot that `templateID` names. None means that it names a template.
 
         Raises:
-            InvalidRequest: when the timeout is too long, metadata or variables are not allowed, or wishes contradict.
+            InvalidRequest: when the timeout is too long, or metadata or variables are not allowed.
             TemplateNotFound: when there is no such template.
         """
-        self._refuse_contradictions()
         metadata = self.metadata or {}
         if sum(len(name.encode()) + len(value.encode()) for name, value in metadata.items()) > METADATA_MAX:
             raise InvalidRequest(f"metadata is larger than {METADATA_MAX} bytes", field="metadata")
@@ -175,19 +174,29 @@ class NewSandbox(Body):
         for field, (asked, reason) in reasons.items():
             if asked:
                 raise NotSupported(f"{field}: {reason}", field=field)
+        refuse_without_memory("autoPauseMemory", self.autoPauseMemory)
         if self.network is not None:
             self.network.refuse_openings()
-
-    def _refuse_contradictions(self) -> None:
-        if self.autoPauseMemory is False and not self.autoPause:
-            raise InvalidRequest("autoPauseMemory has a meaning only with autoPause", field="autoPauseMemory")
-        if self.autoPauseMemory is False and self.autoResume and self.autoResume.enabled:
-            raise InvalidRequest("a sandbox paused without its memory cannot be woken", field="autoResume")
 
     def _wake_lifetime(self, settings: Settings) -> float:
         if self.autoResume is None or not self.autoResume.enabled:
             return 0.0
         return min(max(lifetime(self.timeout, settings), WAKE_LIFETIME), settings.max_idle_timeout)
+
+
+def refuse_without_memory(field: str, memory: bool | None) -> None:  # noqa: FBT001 - a field of the request
+    """Refuse a pause or a resume of the files alone: the client would find programs that it wants ended.
+
+    Args:
+        field: the field of the request.
+        memory: whether the memory is kept. None means that the client did not say so, and it is kept.
+
+    Raises:
+        NotSupported: when the memory shall not be kept.
+    """
+    if memory is False:
+        told = "a paused sandbox keeps its memory here; for the files alone, take a snapshot with memory: false"
+        raise NotSupported(f"{field}: {told}", field=field)
 
 
 def asked_of(network: Network | None, internet: bool | None) -> dict[str, Any]:  # noqa: FBT001 - a field of the request
@@ -224,9 +233,24 @@ class Timeout(Body):
 
 
 class Connect(Body):
-    """Minimum seconds that the sandbox shall live from now on."""
+    """Minimum seconds that the sandbox shall live from now on, and what a paused one continues with."""
 
     timeout: Seconds | None = None
+    memory: bool | None = None
+
+    def refuse_without_memory(self) -> None:
+        """Refuse a resume that does not continue with the memory; see `refuse_without_memory`."""
+        refuse_without_memory("memory", self.memory)
+
+
+class Pause(Body):
+    """What a pause keeps."""
+
+    memory: bool | None = None
+
+    def refuse_without_memory(self) -> None:
+        """Refuse a pause that keeps only the files; see `refuse_without_memory`."""
+        refuse_without_memory("memory", self.memory)
 
 
 class Refresh(Body):

@@ -109,12 +109,7 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
         ({"templateID": "base", "network": {"rules": {"a.test": []}}}, 501, "no network"),
         ({"templateID": "base", "network": {"denyOut": ["no address"]}}, 400, "network.denyOut"),
         ({"templateID": "base", "network": {"denyOut": ["1.1.1.1"] * 1001}}, 400, "network.denyOut"),
-        ({"templateID": "base", "autoPauseMemory": False}, 400, "autoPauseMemory"),
-        (
-            {"templateID": "base", "autoPause": True, "autoPauseMemory": False, "autoResume": {"enabled": True}},
-            400,
-            "without its memory",
-        ),
+        ({"templateID": "base", "autoPause": True, "autoPauseMemory": False}, 501, "keeps its memory"),
         ({"templateID": "base", "iam": {"a": 1}}, 501, "identity"),
         ({"templateID": "base", "timeout": 10**9}, 400, "at most 3600"),
         ({"templateID": "base", "timeout": -1}, 400, "timeout"),
@@ -212,6 +207,16 @@ def state(gateway: Gateway, box: Box) -> str:
     return told
 
 
+def test_a_pause_or_resume_of_the_files_alone_is_refused_and_changes_nothing(gateway: Gateway, box: Box) -> None:
+    assert box.text("x = 20; x") == "20"
+    for call, before in (("pause", "running"), ("connect", "paused")):
+        answer = control(gateway, "POST", f"/sandboxes/{box.id}/{call}", json={"memory": False})
+        status, message = refused(answer)
+        assert (status, "keeps its memory" in message, state(gateway, box)) == (501, True, before)
+        assert control(gateway, "POST", f"/sandboxes/{box.id}/{call}", json={"memory": True}).status_code < 300
+    assert box.text("x") == "20"
+
+
 USES_THAT_WAKE: list[Callable[[Box], bool]] = [
     lambda box: box.text("x") == "20",
     lambda box: box.call("GET", "/health", ENVD).status_code == 204,
@@ -243,6 +248,39 @@ def test_no_use_wakes_a_paused_sandbox_otherwise(gateway: Gateway, box: Box) -> 
     answer = box.call("POST", "/execute", json={"code": "1"})
     assert (answer.status_code, answer.json()["message"]) == (502, "The sandbox was not found")
     assert state(gateway, box) == "paused"
+
+
+def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) -> None:
+    """Refuse other dialects' calls to the context of a paused sandbox, and find it unchanged after the resume."""
+    assert box.text("x = 20; x") == "20"
+    [name] = [each["name"] for each in gateway.call("GET", "/v1/sessions").json()["sessions"]]
+    [kernel] = gateway.kernels()
+    paused(gateway, box)
+    for answer in (
+        gateway.call("POST", f"/v1/sessions/{name}/execute", json={"code": "x = 3"}),
+        gateway.call("GET", f"/v1/sessions/{name}/files/"),
+        gateway.call("POST", f"/api/kernels/{kernel}/restart"),
+    ):
+        assert (answer.status_code, "SB016" in answer.text) == (404, True), answer.text
+        assert "paused: resume it first" in answer.text
+    assert gateway.call("GET", f"/v1/sessions/{name}").json()["state"] == expected
+    assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
+    assert box.text("x") == "20"
+
+
+def test_no_other_dialect_uses_a_context_of_a_paused_sandbox(gateway: Gateway, box: Box) -> None:
+    neither_native_nor_jupyter_use(gateway, box, "idle")
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize(("sleep_disk", "expected"), [("1g", "asleep"), ("0", "idle")], ids=["on disk", "in memory"])
+def test_no_other_dialect_wakes_a_context_of_a_paused_sandbox(sleep_disk: str, expected: str) -> None:
+    with gateways.gateway("docker", golden_images="auto", pool_max="0", sleep_disk=sleep_disk) as gateway:
+        if expected == "asleep":
+            gateway.wait_for_sleep()
+        with boxed(gateway) as box:
+            neither_native_nor_jupyter_use(gateway, box, expected)
+        assert gateway.errors() == []
 
 
 def test_a_sandbox_tells_what_its_client_has_asked_for(gateway: Gateway, box: Box) -> None:

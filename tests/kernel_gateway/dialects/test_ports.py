@@ -370,6 +370,10 @@ def visit(gateway: Gateway, host: str, path: str = "/", **headers: str) -> reque
     return requests.get(f"{gateway.url}{path}", headers={"Host": host, **headers}, timeout=60, allow_redirects=False)
 
 
+#: starts a server; a kernel that sleeps wakes with it
+SERVER = "import subprocess, sys; server = subprocess.Popen([sys.executable, '-m', 'http.server', '{port}'])"
+
+
 def start(box: Box, port: int) -> None:
     box.run("import subprocess, sys; open('index.html', 'w').write('<h1>hi</h1>')")
     box.run(f"subprocess.Popen([sys.executable, '-m', 'http.server', '{port}', '--bind', '127.0.0.1'])")
@@ -469,6 +473,28 @@ def test_traffic_wakes_a_paused_sandbox_only_if_its_client_wants_that(serving: G
         start(box, 8104)
         assert control(serving, "POST", f"/sandboxes/{box.id}/pause", json={}).status_code == 204
         assert visit(serving, f"8104-{box.id}.{DOMAIN}").json()["message"] == "The sandbox was not found"
+
+
+@engine
+def test_traffic_wakes_what_is_on_disk() -> None:
+    with gateways.gateway("docker", allowed_hosts=f"*.{DOMAIN}", golden_images="auto", pool_max="0") as gateway:
+        gateway.wait_for_sleep()
+        asked = {"name": "own", "on_idle": "sleep", "idle_timeout": 1}
+        assert gateway.call("POST", "/v1/sessions", json=asked).status_code == 201
+        gateway.execute("own", SERVER.format(port=8106))
+        until(lambda: gateway.call("GET", "/v1/sessions/own").json()["state"] == "asleep")
+        assert gateway.call("GET", "/v1/sessions/own/ports/8106/").status_code == 200
+        reply = gateway.execute("own", "server.poll()")
+        assert (reply["state"], reply["status"]) == ("preserved", "ok")
+        gateway.call("DELETE", "/v1/sessions/own")
+        with boxed(gateway, autoPause=True, autoResume={"enabled": True}) as box:
+            box.run(SERVER.format(port=8107))
+            [context] = [each["name"] for each in gateway.call("GET", "/v1/sessions").json()["sessions"]]
+            assert control(gateway, "POST", f"/sandboxes/{box.id}/pause", json={}).status_code == 204
+            assert gateway.call("GET", f"/v1/sessions/{context}").json()["state"] == "asleep"
+            assert visit(gateway, f"8107-{box.id}.{DOMAIN}").status_code == 200
+            assert gateway.call("GET", f"/v1/sessions/{context}").json()["state"] == "idle"
+        assert gateway.errors() == []
 
 
 @engine

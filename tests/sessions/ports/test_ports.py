@@ -11,6 +11,7 @@ import pytest
 from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, QuotaExceeded
 from sessions.model.tasks import spawn
 from sessions.ports import ports as room
+from sessions.ports.limits import PortLimits
 from sessions.ports.ports import Ports
 from sessions.session.session import Session
 from sessions.session.states import State
@@ -18,8 +19,8 @@ from sessions.tenants.traffic import NO_CHARGE
 from tests.fakes import World
 
 
-def new(refusal: str = "", share: float = 1.0) -> Ports:
-    return Ports(lambda _tenant: NO_CHARGE, share, refusal)
+def new(refusal: str = "", limits: PortLimits | None = None, share: float = 1.0) -> Ports:
+    return Ports(lambda _tenant: NO_CHARGE, limits or PortLimits(), share, refusal)
 
 
 async def ready(world: World, name: str = "demo", tenant: str = "alice") -> Session:
@@ -101,13 +102,9 @@ async def test_where_there_is_no_wall_no_server_is_reached(world: World) -> None
             pass
 
 
-async def test_connections_are_limited_for_each_session_and_tenant(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(room, "PER_OWNER", 2)
-    monkeypatch.setattr(room, "PER_TENANT", 3)
+async def test_connections_are_limited_for_each_session_and_tenant_and_in_all(world: World) -> None:
     one, two, other = await ready(world), await ready(world, "two"), await ready(world, tenant="bob")
-    ports = new()
+    ports = new(limits=PortLimits(2, 3, 5))
     with socket.create_server(("127.0.0.1", 0), backlog=10) as server:
         port = server.getsockname()[1]
         async with AsyncExitStack() as stack:
@@ -116,7 +113,24 @@ async def test_connections_are_limited_for_each_session_and_tenant(
             for session, who in ((one, "the session has 2"), (two, "the tenant has 3")):
                 with pytest.raises(QuotaExceeded, match=who):
                     await stack.enter_async_context(ports.open(session, port))
-            await stack.enter_async_context(ports.open(other, port))
+            for _ in range(2):
+                await stack.enter_async_context(ports.open(other, port))
+            with pytest.raises(QuotaExceeded, match="the gateway has 5"):
+                await stack.enter_async_context(ports.open(await ready(world, tenant="carol"), port))
         async with ports.open(one, port):  # the places are free again
             pass
+    ports.close()
+
+
+async def test_a_tenant_leaves_connections_to_others(world: World) -> None:
+    evil, other = await ready(world, tenant="evil"), await ready(world, tenant="bob")
+    ports = new(limits=PortLimits(in_all=4), share=0.5)
+    with socket.create_server(("127.0.0.1", 0), backlog=10) as server:
+        port = server.getsockname()[1]
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                await stack.enter_async_context(ports.open(evil, port))
+            with pytest.raises(QuotaExceeded, match="the tenant has 2"):
+                await stack.enter_async_context(ports.open(evil, port))
+            await stack.enter_async_context(ports.open(other, port))
     ports.close()

@@ -11,18 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from kernel_image.protocol import (
-    PORT_ALIVE,
-    PORT_BROKEN,
-    PORT_DATA,
-    PORT_END,
-    PORT_FRAME,
-    PORT_MORE,
-    PORT_OPENED,
-    PORT_PIECE,
-    PORT_REFUSED,
-    PORT_WINDOW,
-)
+from kernel_image.protocol import PORT_PIECE, PORT_WINDOW, PortFrame, port_frame
 from sessions.backends.base import KERNEL_IMAGE
 from sessions.model.errors import ConnectionFailed, PortNotOpen, PortsUnavailable
 from sessions.model.tasks import spawn
@@ -83,8 +72,8 @@ class Scripted:
             await asyncio.Event().wait()
 
 
-def frame(kind: int, number: int = 1, content: bytes = b"") -> bytes:
-    return struct.pack(PORT_FRAME, kind, number, len(content)) + content
+def frame(kind: PortFrame, number: int = 1, content: bytes = b"") -> bytes:
+    return port_frame(kind, number, content)
 
 
 @asynccontextmanager
@@ -232,12 +221,12 @@ async def test_a_relay_without_connections_ends() -> None:
 
 # -- hostile tools ---------------------------------------------------------------------------------------------
 
-OPEN = frame(PORT_ALIVE, 0) + frame(PORT_OPENED)
-FULL = frame(PORT_DATA, content=bytes(PORT_PIECE)) * (PORT_WINDOW // PORT_PIECE)
+OPEN = frame(PortFrame.ALIVE, 0) + frame(PortFrame.OPENED)
+FULL = frame(PortFrame.DATA, content=bytes(PORT_PIECE)) * (PORT_WINDOW // PORT_PIECE)
 
 
 async def test_a_tool_that_says_what_it_may_say_is_heard() -> None:
-    said = OPEN + FULL + frame(PORT_END)
+    said = OPEN + FULL + frame(PortFrame.END)
     pieces = [said[at : at + 1000] for at in range(0, len(said), 1000)]  # frames may be cut anywhere
     async with relay(Scripted(*pieces)) as ports:
         connection = await ports.connect(8000)
@@ -248,20 +237,20 @@ async def test_a_tool_that_says_what_it_may_say_is_heard() -> None:
 @pytest.mark.parametrize(
     "said",
     [
-        OPEN + frame(PORT_DATA, 7, b"x"),
-        OPEN + frame(PORT_DATA, 0, b"x"),
-        OPEN + FULL + frame(PORT_DATA, content=b"x"),
-        OPEN + struct.pack(PORT_FRAME, PORT_DATA, 1, PORT_PIECE + 1),
-        OPEN + frame(PORT_OPENED),
-        OPEN + frame(PORT_REFUSED),
-        OPEN + frame(PORT_END) + frame(PORT_DATA, content=b"x"),
-        OPEN + frame(PORT_END) * 2,
-        OPEN + frame(PORT_DATA),
-        OPEN + frame(PORT_MORE, content=struct.pack(">I", 1)),
-        OPEN + frame(PORT_MORE, content=b"1"),
-        OPEN + frame(PORT_BROKEN, content=b"x"),
-        OPEN + frame(PORT_ALIVE, 1),
-        OPEN + frame(99),
+        OPEN + frame(PortFrame.DATA, 7, b"x"),
+        OPEN + frame(PortFrame.DATA, 0, b"x"),
+        OPEN + FULL + frame(PortFrame.DATA, content=b"x"),
+        OPEN + frame(PortFrame.DATA, content=bytes(PORT_PIECE + 1))[:100],
+        OPEN + frame(PortFrame.OPENED),
+        OPEN + frame(PortFrame.REFUSED),
+        OPEN + frame(PortFrame.END) + frame(PortFrame.DATA, content=b"x"),
+        OPEN + frame(PortFrame.END) * 2,
+        OPEN + frame(PortFrame.DATA),
+        OPEN + frame(PortFrame.MORE, content=struct.pack(">I", 1)),
+        OPEN + frame(PortFrame.MORE, content=b"1"),
+        OPEN + frame(PortFrame.BROKEN, content=b"x"),
+        OPEN + frame(PortFrame.ALIVE, 1),
+        OPEN + b"\x63" + frame(PortFrame.END)[1:],
         OPEN + b"Traceback (most recent call last)",
     ],
     ids=[
@@ -281,15 +270,15 @@ async def test_a_tool_that_says_what_it_must_not_say_is_ended(said: bytes) -> No
         connection.close()
 
 
-@pytest.mark.parametrize("kind", [PORT_DATA, PORT_END, PORT_MORE, PORT_BROKEN])
-async def test_nothing_is_said_of_a_connection_that_is_not_open(kind: int) -> None:
+@pytest.mark.parametrize("kind", [PortFrame.DATA, PortFrame.END, PortFrame.MORE, PortFrame.BROKEN])
+async def test_nothing_is_said_of_a_connection_that_is_not_open(kind: PortFrame) -> None:
     async with relay(Scripted(frame(kind, 1, b"xxxx"))) as ports:
         with pytest.raises(ConnectionFailed, match="no valid answer"):
             await ports.connect(8000)
 
 
 async def test_what_a_tool_says_of_a_connection_that_was_just_closed_is_dropped() -> None:
-    async with relay(Scripted(OPEN, frame(PORT_DATA, 1, b"late"), frame(PORT_OPENED, 2))) as ports:
+    async with relay(Scripted(OPEN, frame(PortFrame.DATA, 1, b"late"), frame(PortFrame.OPENED, 2))) as ports:
         (await ports.connect(8000)).close()
         (await ports.connect(8000)).close()
 

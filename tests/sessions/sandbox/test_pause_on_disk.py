@@ -11,9 +11,9 @@ import pytest
 from sessions.guest.attached import Program
 from sessions.guest.processes import kill_process, run_process
 from sessions.guest.reading import read_file
-from sessions.guest.workspace import write_file
-from sessions.model.errors import BackendUnavailable
-from sessions.model.tasks import gather_all
+from sessions.guest.workspace import list_files, write_file
+from sessions.model.errors import BackendUnavailable, SandboxNotFound
+from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey, StateChange
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
@@ -139,6 +139,42 @@ async def test_the_end_of_a_paused_sandbox_leaves_no_image(world: World, sandbox
     await sandbox.pausing.begin()
     await world.sandboxes.end(KEY)
     assert (world.backend.sleep.kept, world.backend.alive, world.backend.workspaces) == ({}, [], [])
+
+
+@pytest.mark.parametrize("on_disk", [True, False], ids=["on disk", "in memory"])
+async def test_no_other_way_to_a_context_wakes_or_uses_it_while_the_sandbox_is_paused(
+    backend: FakeBackend,
+    on_disk: bool,  # noqa: FBT001
+) -> None:
+    backend.keeps_files = on_disk
+    async with world_over(backend) as world:
+        sandbox = await world.sandboxes.create(KEY, SPEC)
+        sessions = await contexts(sandbox)
+        await sandbox.pausing.begin()
+        states = [session.state for session in sessions]
+        for use in (
+            lambda: world.registry.get_or_create(sessions[0].key),  # as the native dialect begins
+            lambda: run(sessions[0], "x = 3"),
+            lambda: list_files(sessions[0], ""),
+            sessions[0].settled_kernel,  # as a Jupyter client's message
+            sessions[0].restart,
+        ):
+            with pytest.raises(SandboxNotFound, match="paused: resume it first"):
+                await use()
+        assert [session.state for session in sessions] == states
+        assert [kernel.paused for kernel in backend.alive] == ([] if on_disk else [True, True, True])
+        await sandbox.pausing.resume(60)
+        assert await both(*sessions) == KEPT
+
+
+async def test_a_cell_that_waits_when_its_sandbox_is_paused_is_refused(world: World, sandbox: Sandbox) -> None:
+    first, _ = await contexts(sandbox)
+    async with first.checkpoints.turn():
+        waiting = spawn(run(first, "x = 3"), "cell")
+        await until(lambda: first.in_use)
+        sandbox.amend(paused_at=sandbox.age())
+    with pytest.raises(SandboxNotFound, match="paused"):
+        await waiting
 
 
 # -- what stays in memory, and why -----------------------------------------------------------------------------

@@ -33,6 +33,25 @@ threading.Thread(target=counts, daemon=True).start()
 child = subprocess.Popen(['sleep', '1000'])
 """
 
+#: a thread that counts, and finds the longest time in which it did not: when its container was held
+ONE_CLOCK = """
+import threading, time
+counted = [time.time()]
+gaps = []
+def counts():
+    while True:
+        now = time.time()
+        gaps.append((now - counted[0], counted[0], now))
+        del gaps[:-20000]
+        counted[0] = now
+        time.sleep(0.002)
+threading.Thread(target=counts, daemon=True).start()
+def before_hold():
+    return max(gaps)[1]
+def after_hold():
+    return max(gaps)[2]
+"""
+
 
 def control(gateway: Gateway, method: str, path: str, **options: Any) -> requests.Response:
     """Send a request to the control plane, as E2B's SDK does."""
@@ -135,6 +154,42 @@ def test_a_snapshot_of_the_files_alone_boots_anew(gateway: Gateway, sandbox: San
     assert made.run_code("'x' in globals()").text == "False"
     assert made.kill()
     assert Sandbox.delete_snapshot(snapshot, **options(gateway))
+
+
+def test_snapshots_are_listed_page_by_page(gateway: Gateway, sandbox: Sandbox) -> None:
+    taken = [sandbox.create_snapshot(name=name).snapshot_id for name in ("one", "two", "three")]
+    pages = Sandbox.list_snapshots(sandbox_id=sandbox.sandbox_id, limit=2, **options(gateway))
+    listed = []
+    while pages.has_next:
+        listed.append([each.snapshot_id for each in pages.next_items()])
+    assert listed == [[taken[2], taken[1]], [taken[0]]]
+    assert all(Sandbox.delete_snapshot(each, **options(gateway)) for each in taken)
+
+
+def test_two_contexts_of_a_snapshot_are_of_one_moment(gateway: Gateway, sandbox: Sandbox) -> None:
+    """Each context's thread keeps the time of its last count. In the copy, both have counted until the same hold."""
+    other = sandbox.create_code_context()
+    for context in (None, other):
+        sandbox.run_code(ONE_CLOCK, context=context)
+    sandbox.run_code("import time; time.sleep(1)")
+    snapshot = sandbox.create_snapshot().snapshot_id
+    began = float(sandbox.run_code("before_hold()").text or "")
+    (fork,) = [Sandbox.create(snapshot, timeout=300, **options(gateway))]
+    holds = [
+        [
+            float(part)
+            for part in str(fork.run_code("before_hold(), after_hold()", context=each).text).strip("()").split(",")
+        ]
+        for each in fork.list_code_contexts()
+        if each.language == "python"
+    ]
+    assert fork.kill()
+    assert Sandbox.delete_snapshot(snapshot, **options(gateway))
+    assert len(holds) == 2
+    latest_stop, first_start = max(before for before, _ in holds), min(after for _, after in holds)
+    # Had one context counted on while the other was already written, it would have counted after the other's stop.
+    assert max(before for before, _ in holds) - min(before for before, _ in holds) < (first_start - latest_stop)
+    assert abs(began - holds[0][0]) < 1
 
 
 def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gateway: Gateway, sandbox: Sandbox) -> None:

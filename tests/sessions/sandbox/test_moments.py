@@ -23,7 +23,9 @@ from sessions.model.errors import (
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey, StateChange
 from sessions.sandbox import moments
+from sessions.sandbox import snapshots as snapshots_room
 from sessions.sandbox.sandbox import Sandbox
+from sessions.store.session_records import Moment
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.checkpoints.test_undo import shown
@@ -195,6 +197,26 @@ async def test_a_fork_that_fails_is_an_entry_and_leaves_nothing(world: World, sa
     await until(lambda: len(world.backend.workspaces) == 2)
 
 
+async def test_four_forks_at_a_time_are_made_and_their_order_is_kept(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy, seen, make = 0, [], world.sandboxes.continue_from
+
+    async def counted(moment: Moment, key: SessionKey, spec: SandboxSpec) -> Sandbox:
+        nonlocal busy
+        busy += 1
+        seen.append(busy)
+        try:
+            return await make(moment, key, spec)
+        finally:
+            busy -= 1
+
+    monkeypatch.setattr(world.sandboxes, "continue_from", counted)
+    names = [f"f{number}" for number in range(6)]
+    assert [each.key.name for each in await forked(world, sandbox, *names)] == names
+    assert max(seen) == 4
+
+
 async def test_what_cannot_be_written_is_refused_and_the_source_goes_on(world: World, sandbox: Sandbox) -> None:
     world.backend.sleep.refuses = "a file without a name"
     with pytest.raises(CheckpointRefused, match="could not be copied"):
@@ -247,6 +269,19 @@ async def test_a_snapshot_replaces_the_one_of_the_same_name(world: World, sandbo
     again = await snapshots.take(sandbox, "name:default")
     assert [each.name for each in snapshots.of("acme")] == ["", "name:default"]
     assert snapshots.of("acme")[1] == again
+
+
+async def test_at_the_limit_a_snapshot_is_taken_only_in_place_of_another(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots = world.sandboxes.snapshots
+    monkeypatch.setattr(snapshots_room, "PER_TENANT", 2)
+    for name in ("one:default", "two:default", "two:default"):
+        await snapshots.take(sandbox, name)
+    for name in ("three:default", ""):
+        with pytest.raises(QuotaExceeded, match="delete one first"):
+            await snapshots.take(sandbox, name)
+    assert [each.name for each in snapshots.of("acme")] == ["one:default", "two:default"]
 
 
 async def test_a_snapshot_is_refused_without_room_and_none_is_deleted_for_it(backend: FakeBackend) -> None:

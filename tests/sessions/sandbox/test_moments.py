@@ -25,7 +25,6 @@ from sessions.model.values import SandboxSpec, SessionKey, StateChange
 from sessions.sandbox import moments
 from sessions.sandbox import snapshots as snapshots_room
 from sessions.sandbox.sandbox import Sandbox
-from sessions.store.session_records import Moment
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
 from tests.sessions.checkpoints.test_undo import shown
@@ -195,26 +194,6 @@ async def test_a_fork_that_fails_is_an_entry_and_leaves_nothing(world: World, sa
     assert isinstance(made, Sandbox)
     assert {each.key.name for each in world.sandboxes.all()} == {"s1", "f2"}
     await until(lambda: len(world.backend.workspaces) == 2)
-
-
-async def test_four_forks_at_a_time_are_made_and_their_order_is_kept(
-    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    busy, seen, make = 0, [], world.sandboxes.continue_from
-
-    async def counted(moment: Moment, key: SessionKey, spec: SandboxSpec) -> Sandbox:
-        nonlocal busy
-        busy += 1
-        seen.append(busy)
-        try:
-            return await make(moment, key, spec)
-        finally:
-            busy -= 1
-
-    monkeypatch.setattr(world.sandboxes, "continue_from", counted)
-    names = [f"f{number}" for number in range(6)]
-    assert [each.key.name for each in await forked(world, sandbox, *names)] == names
-    assert max(seen) == 4
 
 
 async def test_what_cannot_be_written_is_refused_and_the_source_goes_on(world: World, sandbox: Sandbox) -> None:

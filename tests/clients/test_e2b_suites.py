@@ -89,40 +89,26 @@ class Suite:
     files: tuple[str, ...]
 
 
-#: tests that need the internet
-ONLINE = [
-    f"tests/{kind}/sandbox_{kind}/test_{name}.py"
-    for kind in ("sync", "async")
-    for name in ("internet_access", "network")
-]
 SUITES = {
     "code-interpreter, Python": Suite("code-interpreter/python", with_pytest, ("tests",)),
     "code-interpreter, JavaScript": Suite("code-interpreter/js", with_vitest, ("--exclude=tests/runtimes/**", "tests")),
+    # The asynchronous half, without the tests that need the internet.
     "E2B, Python": Suite(
         "E2B/packages/python-sdk",
         with_pytest,
         (
-            *(f"--ignore={file}" for file in ONLINE),
-            *(f"tests/{kind}/{part}_{kind}" for kind in ("sync", "async") for part in ("api", "sandbox")),
-            "tests/shared/git",
-        ),
-    ),
-    "E2B, JavaScript": Suite(
-        "E2B/packages/js-sdk",
-        with_vitest,
-        (
-            *(f"--exclude=tests/sandbox/{name}.test.ts" for name in ("network", "internetAccess")),
-            "tests/api",
-            "tests/sandbox",
+            *(f"--ignore=tests/async/sandbox_async/test_{name}.py" for name in ("internet_access", "network")),
+            *("tests/async/api_async", "tests/async/sandbox_async", "tests/shared/git"),
         ),
     ),
 }
 
 
 @pytest.fixture(scope="module")
-def gateway(sources: Path) -> Iterator[Gateway]:  # noqa: ARG001 - without sources, none is needed
+def gateway(sources: Path) -> Iterator[Gateway]:
+    assert sources.is_dir(), sources
     more = {"golden_images": "auto", "pool_size": "1", "sandbox_pool_size": "1", "max_sessions_per_tenant": "60"}
-    with gateways.gateway("docker", keys=f"alice:{KEY}", **more) as serving:
+    with gateways.gateway("docker", preload="", keys=f"alice:{KEY}", **more) as serving:
         serving.wait_for_sleep()
         yield serving
         assert serving.errors() == []
@@ -138,7 +124,7 @@ def sources() -> Path:
 @pytest.mark.full
 @pytest.mark.engine
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("name", NOT_PASSING)
+@pytest.mark.parametrize("name", SUITES)
 def test_the_tests_of_e2bs_sdks_pass(sources: Path, gateway: Gateway, name: str, tmp_path: Path) -> None:
     assert (TOOLS / "node_modules").exists(), "run `make .venv-e2b-suites/node_modules`"
     suite = SUITES[name]

@@ -94,6 +94,11 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	PATH="$(CURDIR)/.venv-e2b-npm/bin:$$PATH" npm install --prefix .venv-e2b-npm --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
+.venv-e2b-suites/node_modules: .venv-e2b-suites/.setup tests/clients/e2b/suites/package.json
+	cp tests/clients/e2b/suites/package.json .venv-e2b-suites/
+	PATH="$(CURDIR)/.venv-e2b-suites/bin:$$PATH" npm install --prefix .venv-e2b-suites --no-package-lock --no-audit --no-fund --loglevel=error
+	@touch $@
+
 .venv-mcp/node_modules: .venv-mcp/.setup tests/clients/mcp/package.json
 	cp tests/clients/mcp/package.json .venv-mcp/
 	PATH="$(CURDIR)/.venv-mcp/bin:$$PATH" npm install --prefix .venv-mcp --no-package-lock --no-audit --no-fund --loglevel=error
@@ -122,7 +127,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-mcp/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part

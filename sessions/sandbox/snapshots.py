@@ -81,7 +81,8 @@ class Snapshots:
             SessionError: as in `Moments.take`.
         """
         tenant = sandbox.key.tenant
-        if len(self.of(tenant)) + self._under_way[tenant] >= PER_TENANT:
+        replaced = any(name and other.name == name for other in self.of(tenant))
+        if len(self.of(tenant)) - replaced + self._under_way[tenant] >= PER_TENANT:
             raise QuotaExceeded(f"at most {PER_TENANT} snapshots: delete one first", limit="snapshots", max=PER_TENANT)
         return await asyncio.shield(spawn(self._take(sandbox, name, memory=memory), f"snapshot of {sandbox.key}"))
 

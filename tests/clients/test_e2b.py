@@ -120,6 +120,22 @@ def test_a_sandbox_lives_its_whole_life(gateway: Gateway) -> None:
     life(gateway)
 
 
+def test_a_list_by_time_includes_the_sandbox_of_that_time(gateway: Gateway) -> None:
+    with made(gateway, metadata={"list": "by time"}) as sandbox:
+        begun = sandbox.get_info().started_at
+        for since, listed in ((begun, [sandbox.sandbox_id]), (begun + timedelta(seconds=1), [])):
+            query = SandboxQuery(metadata={"list": "by time"}, started_after=since)
+            found = Sandbox.list(query=query, **options(gateway)).next_items()
+            assert [each.sandbox_id for each in found] == listed
+
+
+def test_a_listing_has_what_is_in_a_directory_behind_the_directory(sandbox: Sandbox) -> None:
+    for path in ("d/one/inner", "d/two/inner", "d/one-more"):
+        sandbox.files.make_dir(path)
+    found = [each.path.removeprefix("/home/user/d/") for each in sandbox.files.list("d", depth=2)]
+    assert found == ["one", "one/inner", "one-more", "two", "two/inner"]
+
+
 def test_the_example_works_when_pasted(gateway: Gateway) -> None:
     page = (Path(__file__).parents[2] / "docs/clients/e2b.md").read_text()
     (settings,) = re.findall(r"^```sh\n(export E2B(?:.*\n)*?)```$", page, re.MULTILINE)

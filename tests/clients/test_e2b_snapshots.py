@@ -33,6 +33,23 @@ threading.Thread(target=counts, daemon=True).start()
 child = subprocess.Popen(['sleep', '1000'])
 """
 
+#: a thread that counts, and finds the longest time in which it did not: when its container was held
+ONE_CLOCK = """
+import threading, time
+counted = [time.time()]
+gaps = []
+def counts():
+    while True:
+        now = time.time()
+        gaps.append((now - counted[0], counted[0], now))
+        del gaps[:-20000]
+        counted[0] = now
+        time.sleep(0.002)
+threading.Thread(target=counts, daemon=True).start()
+def hold():
+    return max(gaps)[1:]
+"""
+
 
 def control(gateway: Gateway, method: str, path: str, **options: Any) -> requests.Response:
     """Send a request to the control plane, as E2B's SDK does."""
@@ -137,6 +154,34 @@ def test_a_snapshot_of_the_files_alone_boots_anew(gateway: Gateway, sandbox: San
     assert Sandbox.delete_snapshot(snapshot, **options(gateway))
 
 
+def test_snapshots_are_listed_page_by_page(gateway: Gateway, sandbox: Sandbox) -> None:
+    taken = [sandbox.create_snapshot(name=name).snapshot_id for name in ("one", "two", "three")]
+    pages = Sandbox.list_snapshots(sandbox_id=sandbox.sandbox_id, limit=2, **options(gateway))
+    listed = []
+    while pages.has_next:
+        listed.append([each.snapshot_id for each in pages.next_items()])
+    assert listed == [[taken[2], taken[1]], [taken[0]]]
+    assert all(Sandbox.delete_snapshot(each, **options(gateway)) for each in taken)
+
+
+def test_two_contexts_of_a_snapshot_are_of_one_moment(gateway: Gateway, sandbox: Sandbox) -> None:
+    """Each context counts. In the copy, no context has counted on after the other one was held."""
+    other = sandbox.create_code_context()
+    for context in (None, other):
+        sandbox.run_code(ONE_CLOCK, context=context)
+    sandbox.run_code("import time; time.sleep(1)")
+    snapshot = sandbox.create_snapshot().snapshot_id
+    made = Sandbox.create(snapshot, timeout=300, **options(gateway))
+    contexts = [each for each in made.list_code_contexts() if each.language == "python"]
+    holds = [made.run_code("hold()", context=each).text for each in contexts]
+    assert made.kill()
+    assert Sandbox.delete_snapshot(snapshot, **options(gateway))
+    stops, starts = zip(*(map(float, str(hold).strip("()").split(",")) for hold in holds), strict=True)
+    assert len(stops) == 2
+    assert max(stops) < min(starts)  # one hold of both: each stood still at some moment at which the other did
+    assert max(stops) - min(stops) < min(starts) - max(stops)  # and they stopped together, for what the hold lasted
+
+
 def test_what_another_tenant_has_is_not_there_and_a_fork_has_its_own_token(gateway: Gateway, sandbox: Sandbox) -> None:
     own, bob = options(gateway), options(gateway, "bob")
     sandbox.files.write("text", "one")
@@ -182,11 +227,12 @@ def test_what_cannot_be_copied_is_refused_by_name(gateway: Gateway, sandbox: San
     sandbox.commands.run("sleep 4321 >/dev/null 2>&1 &")
     with pytest.raises(SandboxException, match="sleep 4321"):
         sandbox.create_snapshot()
-    for count in (0, 101):
+    path = f"/sandboxes/{sandbox.sandbox_id}"
+    for count in (0, 21):
         with pytest.raises((InvalidArgumentException, SandboxException)):
             sandbox.fork(count=count)
+        assert control(gateway, "POST", f"{path}/fork", json={"count": count}).status_code == 400
     sandbox.pause()
-    path = f"/sandboxes/{sandbox.sandbox_id}"
     assert control(gateway, "POST", f"{path}/fork", json={}).status_code == 409
     assert control(gateway, "POST", f"{path}/snapshots", json={}).status_code == 404
 

@@ -74,7 +74,8 @@ class ListHandler(UnaryHandler):
         listing = await workspace.list_files(self.sandbox, body.path, body.depth or 1)
         if listing.truncated:  # an answer has no field that could report this
             raise TooLarge(f"the directory has more entries than a list may have; {len(listing.entries)} would be told")
-        self.finish_json({"entries": [entry_model(entry, body.path) for entry in listing.entries]})
+        entries = sorted(listing.entries, key=lambda entry: entry["path"].split("/"))  # a directory, then what is in it
+        self.finish_json({"entries": [entry_model(entry, body.path) for entry in entries]})
 
 
 class MakeDirHandler(UnaryHandler):

@@ -33,7 +33,7 @@ class ListQuery:
     states: frozenset[str]
     #: wanted template; an empty text means all templates
     template: str
-    #: only sandboxes that were created later, in seconds since 1970
+    #: only sandboxes that were created then or later, in seconds since 1970
     since: float
     #: place of the last sandbox on the page before; None for the first page
     after: Place | None
@@ -72,7 +72,7 @@ class ListQuery:
         return (
             (not self.states or state_of(sandbox) in self.states)
             and self.template in {"", sandbox.spec.template}
-            and sandbox.created_at > self.since
+            and place[0] >= self.since  # the time that a client was told includes its sandbox
             and self.metadata.items() <= dict(sandbox.spec.metadata).items()
         )
 

@@ -30,7 +30,8 @@ from sessions.store.session_records import SnapshotRecord
 FORK_LIFETIME = 15
 #: additional seconds that forks may take until all are made; afterwards, each lives as long as its client asks
 MAKING = 600.0
-FORKS_MAX = 100
+#: forks of one call, as E2B's SDKs have it; they are made one after the other
+FORKS_MAX = 20
 PAGE_MAX = 100
 DEFAULT = "default"
 #: a snapshot's name, perhaps after its tenant, and perhaps with a tag

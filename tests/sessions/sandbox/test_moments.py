@@ -23,6 +23,7 @@ from sessions.model.errors import (
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey, StateChange
 from sessions.sandbox import moments
+from sessions.sandbox import snapshots as snapshots_room
 from sessions.sandbox.sandbox import Sandbox
 from sessions.tenants.quotas import TenantLimits
 from tests.fakes import Cell, FakeBackend, World, run, until, world_over
@@ -247,6 +248,19 @@ async def test_a_snapshot_replaces_the_one_of_the_same_name(world: World, sandbo
     again = await snapshots.take(sandbox, "name:default")
     assert [each.name for each in snapshots.of("acme")] == ["", "name:default"]
     assert snapshots.of("acme")[1] == again
+
+
+async def test_at_the_limit_a_snapshot_is_taken_only_in_place_of_another(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshots = world.sandboxes.snapshots
+    monkeypatch.setattr(snapshots_room, "PER_TENANT", 2)
+    for name in ("one:default", "two:default", "two:default"):
+        await snapshots.take(sandbox, name)
+    for name in ("three:default", ""):
+        with pytest.raises(QuotaExceeded, match="delete one first"):
+            await snapshots.take(sandbox, name)
+    assert [each.name for each in snapshots.of("acme")] == ["one:default", "two:default"]
 
 
 async def test_a_snapshot_is_refused_without_room_and_none_is_deleted_for_it(backend: FakeBackend) -> None:

@@ -108,8 +108,6 @@ class ServerClient:
                     yield client
                     discovered = client.session.discover_result
                     self._era = ("legacy", None) if discovered is None else (client.protocol_version, discovered)
-        except ToolFailed:
-            raise
         except TimeoutError:
             raise self._failed(f"it has not answered in {self._form.timeout:g} s") from None
         except _LIES as error:
@@ -117,10 +115,11 @@ class ServerClient:
             raise self._failed(bounded.problem or _said(error)) from None
         except ExceptionGroup as group:
             self._era = None
-            lies, defects = group.split(_LIES)
+            lies, defects = group.split((ToolFailed, *_LIES))
             if lies is None or defects is not None:
                 raise
-            raise self._failed(bounded.problem or _said(_first(lies))) from None
+            first = _first(lies)
+            raise first if isinstance(first, ToolFailed) else self._failed(bounded.problem or _said(first)) from None
 
     def _failed(self, problem: str) -> ToolFailed:
         return ToolFailed(f"the server {self._name} cannot be used: {problem}")

@@ -75,6 +75,5 @@ def served(
     secret = tmp_path_factory.mktemp("secret") / "token"
     secret.write_text(f"Bearer {TOKEN}\n")
     settings = json.dumps(servers_of(tea_url, hostile_url, secret))
-    more = {} if request.param == "process" else {"image": "kernel-gateway/python:tool-servers"}
-    with gateways.gateway(request.param, tool_servers=settings, **more) as gateway:
+    with gateways.gateway(request.param, tool_servers=settings) as gateway:
         yield gateway

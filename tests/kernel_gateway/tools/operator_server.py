@@ -12,11 +12,11 @@ from typing import Any
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 server = MCPServer("tea", log_level="ERROR")
-counts = {"lists": 0}
 
 
 @server.tool()
@@ -40,7 +40,7 @@ def size_of(text: str) -> str:
 @server.tool()
 def broken() -> str:
     """Fail."""
-    raise ValueError("no tea today")
+    raise ToolError("no tea today")
 
 
 @server.tool()

@@ -84,7 +84,9 @@ def test_a_hostile_server_harms_nobody_and_the_cell_is_told(served: Gateway, ses
     assert BAD[way] in listed
     assert growth.bytes < 60 * 1024**2
     # Code may call what was never listed; forged here as hostile code would.
-    called = served.text(session, _caught(f"tools.tea.greet.__class__(tools.tea._calls, {{'name': 'x', 'description': '', 'parameters': []}}, '{way}')()"))
+    described = {"name": "x", "description": "", "parameters": []}
+    forged = f"tools.tea.greet.__class__(tools.tea._calls, {described!r}, {way!r})"
+    called = served.text(session, _caught(f"{forged}()"))
     assert called.startswith("ToolError")
     assert TOKEN not in listed + called
     assert not STOLEN
@@ -108,30 +110,29 @@ def test_calls_beyond_the_bound_wait_for_their_turn(served: Gateway, session: st
     assert 1 <= float(served.text(session, code)) < 10
 
 
+#: lines that look for the token, whose halves are in `A` and `B`, in all that the kernel's process has
+LOOK = """
+import gc, os
+def found(token):
+    places = {"environment": str(dict(os.environ)), "command": open("/proc/self/cmdline").read()}
+    places["first environment"] = open("/proc/self/environ").read()
+    names = [name for name, text in places.items() if token in text]
+    for each in gc.get_objects():
+        parts = list(each.values()) if isinstance(each, dict) else each if isinstance(each, (list, tuple)) else ()
+        names += ["object" for part in parts if isinstance(part, str) and token in part]
+    return sorted(set(names))
+print(found(A + B))
+"""
+
+
 def test_the_credential_never_reaches_the_sandbox(served: Gateway, session: str) -> None:
-    look = (
-        "import gc, glob, os\nfound = []\n"
-        "def look(name, text):\n    found.extend([name] if WANTED in str(text) else [])\n"
-        "look('environment', dict(os.environ))\n"
-        "for path in glob.glob('/proc/[0-9]*/environ') + glob.glob('/proc/[0-9]*/cmdline'):\n"
-        "    try: look(path, open(path, errors='replace').read()) if int(path.split('/')[2]) in SELF else None\n"
-        "    except OSError: pass\n"
-        "for each in gc.get_objects():\n"
-        "    if isinstance(each, (dict, list, tuple)):\n"
-        "        for part in list(each.values() if isinstance(each, dict) else each):\n"
-        "            if isinstance(part, (str, bytes)) and HALF_A in str(part) and HALF_B in str(part): found.append('object')\n"
-        "print(found)"
-    )
-    half_a, half_b = TOKEN[: len(TOKEN) // 2], TOKEN[len(TOKEN) // 2 :]
-    known = f"HALF_A, HALF_B = {half_a!r}, {half_b!r}\nWANTED = HALF_A + HALF_B\nimport os\nSELF = {{os.getpid()}}\n"
-    served.text(session, "from tools import tea, filed, repeats\ntea.greet('a'); filed.greet('b'); dir(tea)")
-    served.text(session, known + "del WANTED\n")
-    assert served.text(session, look.replace("WANTED", "(HALF_A + HALF_B)")) == "[]\n"
-    planted = "import os; os.environ['PLANTED'] = HALF_A + HALF_B; keep = [HALF_A + HALF_B]"
-    served.text(session, planted)
-    found = served.text(session, look.replace("WANTED", "(HALF_A + HALF_B)"))
-    assert "environment" in found
-    assert "object" in found
+    half = len(TOKEN) // 2
+    served.text(session, f"A, B = {TOKEN[:half]!r}, {TOKEN[half:]!r}")
+    served.text(session, "from tools import tea, filed\ntea.greet('a'); filed.greet('b'); dir(tea)")
+    served.text(session, _caught("tools.repeats.x"))
+    assert served.text(session, LOOK) == "[]\n"
+    served.text(session, "import os; os.environ['PLANTED'] = A + B; planted = [A + B]")
+    assert served.text(session, LOOK) == "['environment', 'object']\n", "control"
     assert TOKEN not in served.log.read_text()
     for database in served.state_dir.glob("*.db*"):
         assert TOKEN.encode() not in database.read_bytes()

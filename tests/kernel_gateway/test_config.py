@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import RENAMED, Client, Settings, load, load_client, settings_by_group
-from kernel_gateway.setting_types import TenantForm
+from kernel_gateway.setting_types import TenantForm, ToolServerForm
 from sessions.model.errors import InvalidRequest
 from sessions.model.tenant_limits import OwnLimits
 from sessions.model.values import Limits
@@ -86,6 +86,14 @@ OTHER: dict[str, tuple[str, Any]] = {
     "tenants": (
         '{"acme": {"sessions": 2, "memory": "256m"}}',
         {"acme": TenantForm.model_validate({"sessions": 2, "memory": 256 * 1024**2})},
+    ),
+    "tool_servers": (
+        '{"tea": {"url": "https://tea.example/mcp", "tenants": ["acme"], "credential": "Bearer 1"}}',
+        {
+            "tea": ToolServerForm.model_validate(
+                {"url": "https://tea.example/mcp", "tenants": ["acme"], "credential": "Bearer 1"}
+            )
+        },
     ),
     "code_policy": ("weknora", "weknora"),
     "memory": ("1g", 1024**3),

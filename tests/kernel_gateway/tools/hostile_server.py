@@ -83,7 +83,7 @@ class Hostile(BaseHTTPRequestHandler):
     def other_ids(self, number: int, _method: str) -> None:
         self._result(number + 1000, {"content": [{"type": "text", "text": "for another request"}]})
 
-    def asks(self, number: int, _method: str) -> None:
+    def asks(self, _number: int, _method: str) -> None:
         self._begin("text/event-stream")
         for n in range(3000):
             asked = {"jsonrpc": "2.0", "id": f"ask-{n}", "method": "roots/list"}
@@ -102,7 +102,9 @@ class Hostile(BaseHTTPRequestHandler):
 
     def _send(self, status: int, content: bytes, **headers: str) -> None:
         self.send_response(status)
-        for name, value in ({"Content-Type": "application/json", "Content-Length": str(len(content))} | headers).items():
+        for name, value in (
+            {"Content-Type": "application/json", "Content-Length": str(len(content))} | headers
+        ).items():
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)

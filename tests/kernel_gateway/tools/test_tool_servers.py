@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import secrets
+import subprocess
+import sys
 import time
 
 import pytest
@@ -141,7 +144,7 @@ def test_the_credential_never_reaches_the_sandbox(served: Gateway, session: str)
 @process_only
 def test_each_call_is_audited_and_counted_without_its_arguments(served: Gateway, session: str) -> None:
     served.text(session, "from tools import tea; tea.greet('a-secret-argument')")
-    records = [record for record in read(served.state_dir / "audit.db")]
+    records = list(read(served.state_dir / "audit.db"))
     calls = {record.execution: record.what for record in records if isinstance(record.what, CallBegin)}
     number, begin = next((number, what) for number, what in calls.items() if what.session == session)
     assert (begin.tenant, begin.server, begin.tool) == ("alice", "tea", "greet")
@@ -152,3 +155,7 @@ def test_each_call_is_audited_and_counted_without_its_arguments(served: Gateway,
     assert b"a-secret-argument" not in (served.state_dir / "audit.db").read_bytes()
     metrics = served.call("GET", "/metrics", tenant="alice").text
     assert 'kernel_gateway_tool_calls_total{outcome="ok",server="tea"}' in metrics
+    command = [sys.executable, "-m", "kernel_gateway", "audit", "--state-dir", str(served.state_dir)]
+    printed = subprocess.run([*command, "--session", session], check=True, capture_output=True, text=True).stdout
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [line.get("tool", line.get("outcome")) for line in lines] == [None, "greet", "ok", "ok"]

@@ -13,6 +13,8 @@ from typing import Any
 
 #: headers of all requests that came to the host to which `redirects` leads
 STOLEN: list[dict[str, str]] = []
+#: paths to which requests came
+ASKED: list[str] = []
 MIB = 1024**2
 
 
@@ -24,6 +26,7 @@ class Hostile(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
         way = self.path.strip("/")
+        ASKED.append(way)
         with contextlib.suppress(ConnectionError):
             if way == "stolen":
                 STOLEN.append(dict(self.headers))
@@ -66,7 +69,7 @@ class Hostile(BaseHTTPRequestHandler):
         self._send(200, gzip.compress(b"x" * 100 * MIB), **{"Content-Encoding": "gzip"})
 
     def redirects(self, _number: int, _method: str) -> None:
-        port = self.server.server_address[1]
+        port = self.headers["Host"].rpartition(":")[2]
         self._send(307, b"", Location=f"http://localhost:{port}/stolen")
 
     def pages(self, number: int, _method: str) -> None:

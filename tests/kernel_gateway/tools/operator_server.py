@@ -17,6 +17,8 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 server = MCPServer("tea", log_level="ERROR")
+#: the calls of `slow` that run
+running: list[float] = []
 
 
 @server.tool()
@@ -45,9 +47,12 @@ def broken() -> str:
 
 @server.tool()
 async def slow(seconds: float) -> dict[str, Any]:
-    """Take long."""
+    """Take long, and return how many of these calls have run at a time."""
+    running.append(seconds)
+    most = running.count(seconds)
     await asyncio.sleep(seconds)
-    return {"slept": seconds}
+    running.remove(seconds)
+    return {"most": most}
 
 
 @server.tool(structured_output=False)

@@ -6,7 +6,7 @@ import json
 import secrets
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +14,7 @@ from kernel_gateway.tools.servers import PER_TENANT
 from sessions.store.records import CallBegin, CallEnd, read
 from tests.gateways import Gateway
 from tests.kernel_gateway.tools.conftest import BAD, TOKEN
-from tests.kernel_gateway.tools.hostile_server import STOLEN
+from tests.kernel_gateway.tools.hostile_server import ASKED, STOLEN
 
 process_only = pytest.mark.parametrize("served", ["process"], indirect=True)
 
@@ -27,6 +27,14 @@ def session(served: Gateway) -> str:
 
 def _caught(call: str) -> str:
     return f"import tools\ntry:\n    print({call})\nexcept Exception as error:\n    print(type(error).__name__, error)"
+
+
+def test_the_example_of_the_page_works(served: Gateway, session: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/api.md").read_text()
+    example = "import tools" + page.partition("```python\nimport tools")[2].partition("```")[0]
+    assert served.text(session, f"{example}\nprint(rows, search is not None)") == (
+        "{'rows': ['oolong 0', 'oolong 1']} True\n"
+    )
 
 
 def test_code_calls_a_tool_of_the_operators_server(served: Gateway, session: str) -> None:
@@ -70,22 +78,21 @@ def test_errors_of_a_tool_are_exceptions_of_the_cell(served: Gateway, session: s
 
 
 @process_only
-def test_a_server_that_is_down_delays_no_cell_that_does_not_use_it(served: Gateway, session: str) -> None:
-    served.text(session, "1")
-    began = time.monotonic()
+def test_a_server_is_not_asked_before_code_uses_it(served: Gateway, session: str) -> None:
+    ASKED.clear()
     assert served.text(session, "from tools import down, hangs; print(down, hangs)").startswith("<tools of")
-    assert time.monotonic() - began < 1.5
+    assert not ASKED
     assert "the server down cannot be used" in served.text(session, _caught("tools.down.x()"))
+    served.text(session, _caught("tools.hangs.x"))
+    assert "hangs" in ASKED, "control"
 
 
 @process_only
 @pytest.mark.parametrize("way", BAD)
 def test_a_hostile_server_harms_nobody_and_the_cell_is_told(served: Gateway, session: str, way: str) -> None:
-    with served.growth() as growth:
-        listed = served.text(session, _caught(f"tools.{way}.x"))
+    listed = served.text(session, _caught(f"tools.{way}.x"))
     assert listed.startswith("ToolError")
     assert BAD[way] in listed
-    assert growth.bytes < 60 * 1024**2
     # Code may call what was never listed; forged here as hostile code would.
     described = {"name": "x", "description": "", "parameters": []}
     forged = f"tools.tea.greet.__class__(tools.tea._calls, {described!r}, {way!r})"
@@ -107,10 +114,11 @@ def test_an_interrupt_and_the_deadline_end_a_call_and_the_server_is_left(served:
 @process_only
 def test_calls_beyond_the_bound_wait_for_their_turn(served: Gateway, session: str) -> None:
     code = (
-        "import asyncio, time\nfrom tools import tea\ntea.greet('a')\nbegan = time.monotonic()\n"
-        f"await asyncio.gather(*(tea.slow.aio(0.5) for _ in range({2 * PER_TENANT})))\nprint(time.monotonic() - began)"
+        "import asyncio\nfrom tools import tea\n"
+        f"ends = await asyncio.gather(*(tea.slow.aio(0.5) for _ in range({2 * PER_TENANT})))\n"
+        "print(len(ends), max(end['most'] for end in ends))"
     )
-    assert 1 <= float(served.text(session, code)) < 10
+    assert served.text(session, code) == f"{2 * PER_TENANT} {PER_TENANT}\n"
 
 
 #: lines that look for the token, whose halves are in `A` and `B`, in all that the kernel's process has

@@ -25,7 +25,7 @@ $(SETUP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; set PYTHON=")'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science,aliyun,e2b]' --group dev
+	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science,aliyun,e2b,mcp]' --group dev
 	@touch $@
 
 engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing is done where there is one

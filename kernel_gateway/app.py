@@ -51,7 +51,7 @@ from sessions.kernels.start_queue import StartQueue
 from sessions.kernels.warm import PoolSettings
 from sessions.model.checkpoint import OnIdle
 from sessions.model.egress import EgressTenants
-from sessions.model.errors import SessionError
+from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.tasks import forever, log_failure, spawn
 from sessions.model.values import SessionSpec, Timeouts
 from sessions.ports.ports import Ports
@@ -77,6 +77,7 @@ from sessions.tenants.quotas import Quotas
 from sessions.tenants.sleep_disk import SleepDisk
 from sessions.tenants.traffic import LoopTime
 from sessions.tenants.workspaces import WorkspaceDisk
+from sessions.tools.servers import NoToolServers, ToolServers
 from sessions.upkeep.culler import Culler
 from sessions.upkeep.recovery import Recovery
 from sessions.upkeep.strays import Strays
@@ -195,7 +196,7 @@ class Service:
         self._loop_time = LoopTime()
         self.fair_loop = FairLoop(self._loop_time)
         self.incoming = Incoming(settings.max_incoming_bytes_per_tenant, settings.max_incoming_bytes, settings.share)
-        services = self._services(starts)
+        services = self._shared = self._services(starts)
         self.registry = Registry(self.specs, _usual_session(settings), services)
         self.runner = ProgramRunner(self.registry, self.specs, settings.execute_timeout)
         self.sandboxes = Sandboxes(self.registry, services)
@@ -270,6 +271,7 @@ class Service:
             loop_time=self._loop_time,
             workspaces=self._budgets.workspaces,
             own_limits=self.tenant_limits.of,
+            tool_servers=_operator_servers(settings, self.journal),
         )
 
     def _trouble(self) -> SessionError | None:
@@ -491,6 +493,7 @@ class Service:
         if self._server is not None:
             yield self._server.close_all_connections
         yield self.providers.close
+        yield self._shared.tool_servers.close
         yield self.pool.close
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
         yield self.syncer.close
@@ -500,6 +503,22 @@ class Service:
         ):
             yield database.close
         yield self._lock.close
+
+
+def _operator_servers(settings: Settings, journal: Journal) -> ToolServers:
+    """Return what calls the operator's servers of tools.
+
+    Raises:
+        InvalidRequest: when there are servers, and the library that speaks with them is not installed.
+    """
+    if not settings.tool_servers:
+        return NoToolServers()
+    try:
+        from kernel_gateway.tools.servers import OperatorServers  # noqa: PLC0415 - loads MCP's library for half a second
+    except ImportError as error:
+        why = f"tool_servers needs `pip install 'sandboxed-kernel-gateway[mcp]'`: {error}"
+        raise InvalidRequest(why, field="tool_servers") from error
+    return OperatorServers(settings.tool_servers, journal)
 
 
 def _no_ports(backend: str) -> str:

@@ -39,6 +39,7 @@ from kernel_gateway.setting_types import (
     SomeBytes,
     SomeSeconds,
     Tenants,
+    ToolServers,
 )
 from sessions.model.errors import InvalidRequest
 from sessions.model.kernelspecs import USUAL_IMAGE
@@ -74,6 +75,7 @@ class Group(StrEnum):
     LIFE = "Life of sessions"
     WARM = "Warm kernels"
     TENANTS = "What tenants may use"
+    TOOLS = "Tools of the operator"
     WIRE = "Connections"
     RECORDS = "Records and rules"
 
@@ -91,6 +93,7 @@ _kernel = _group(Group.KERNEL)
 _life = _group(Group.LIFE)
 _warm = _group(Group.WARM)
 _tenants = _group(Group.TENANTS)
+_tools = _group(Group.TOOLS)
 _wire = _group(Group.WIRE)
 _records = _group(Group.RECORDS)
 
@@ -285,6 +288,12 @@ class Settings(BaseSettings):
         {},
         description="own limits of single tenants, each at most the gateway's: in the file a table `[tenants.NAME]`, "
         'else JSON: `{"NAME": {"sessions": 5}}`',
+    )
+    tool_servers: ToolServers = _tools(
+        {},
+        description="MCP servers whose tools code may call: in the file a table `[tool_servers.NAME]`, else JSON: "
+        '`{"NAME": {"url": "https://…", "tenants": ["*"]}}`',
+        repr=False,
     )
     code_policy: Literal["none", "ragflow-strict", "weknora"] = _records(
         "none", description="rules that refuse code by its text, before it runs: a hint, no boundary"

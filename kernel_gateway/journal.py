@@ -15,9 +15,10 @@ from sessions import policy
 from sessions.model.errors import AuditUnavailable, PolicyViolation, ShuttingDown
 from sessions.model.values import Asker, ExecuteRequest, ExecutionEnd, SessionKey
 from sessions.store.audit import Audit
-from sessions.store.records import REFUSED, End
+from sessions.store.records import REFUSED, CallBegin, CallEnd, End
 from sessions.tenants.audit_disk import COST, FLOOR, AuditDisk
 from sessions.tenants.quotas import Quotas
+from sessions.tools.servers import Caller
 
 
 class Journal:
@@ -80,6 +81,33 @@ class Journal:
             self._quotas.charge_execution(key.tenant, end.duration, end.output_bytes)
             self._metrics.execution_ended(end)
             logs.execution_ended(key, execution, request, end, asked_by)
+
+    def call_begins(self, caller: Caller, server: str, tool: str, argument_bytes: int) -> str:
+        """Record that a cell is about to call a tool of an operator's server, and return the call's id.
+
+        Raises:
+            AuditUnavailable: when the audit cannot record the call, so it must not be made.
+            QuotaExceeded: when the audit's disk is nearly full, and the tenant has written its share of what is left.
+        """
+        key = caller.key
+        self._disk.admit(key.tenant, self._audit.room())
+        call = self._audit.begin_call(
+            CallBegin(
+                tenant=key.tenant,
+                session=key.name,
+                caller=caller.execution,
+                server=server,
+                tool=tool,
+                argument_bytes=argument_bytes,
+            )
+        )
+        self._disk.add(key.tenant)
+        return call
+
+    def call_ended(self, call: str, server: str, end: CallEnd) -> None:
+        """Record the end of a call."""
+        self._audit.end(call, end)
+        self._metrics.tool_call_ended(server, end.outcome, end.duration_ms / 1000)
 
     def left(self, execution: str) -> None:
         """Forget an execution that goes on when the gateway ends. The next gateway records its end as `unknown`."""

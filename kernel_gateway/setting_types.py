@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import json
+import keyword
 import re
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import NoDecode
 
 from sessions.model.egress import host_and_port, name_server
@@ -175,3 +187,88 @@ def _tenants(value: object) -> object:
 
 #: limits by tenant
 Tenants = Annotated[dict[str, TenantForm], NoDecode, BeforeValidator(_tenants)]
+
+
+class ToolServerForm(BaseModel):
+    """A server of tools, as operators write it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    url: str = Field(description="its MCP endpoint over HTTP, for example `https://tools.example/mcp`")
+    tenants: Names = Field(description="tenants whose cells may call it; `*` for all")
+    header: str = Field(
+        "Authorization", pattern=r"^[A-Za-z][A-Za-z0-9-]*$", description="name of the header with the credential"
+    )
+    credential: SecretStr | None = Field(None, description="value of that header, for example `Bearer TOKEN`")
+    credential_file: Path | None = Field(
+        None, description="file with that value, in place of `credential`; read at each call"
+    )
+    timeout: Seconds = Field(30, description="seconds that a call may take")
+
+    @field_validator("url")
+    @classmethod
+    def _is_plain(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in {"http", "https"} or not parts.hostname:
+            raise ValueError("write http://… or https://…")
+        if parts.username is not None or parts.password is not None:
+            raise ValueError("a user or password in a URL is shown in errors: use `credential`")
+        return url
+
+    @model_validator(mode="after")
+    def _has_one_credential(self) -> Self:
+        if self.credential is not None and self.credential_file is not None:
+            raise ValueError("give `credential` or `credential_file`, not both")
+        self._check(self.credential.get_secret_value() if self.credential is not None else "")
+        return self
+
+    @staticmethod
+    def _check(value: str) -> None:
+        if not value.isprintable() or not value.isascii():
+            raise ValueError("a credential has only printable ASCII characters")
+
+    def _value(self) -> str:
+        if self.credential_file is not None:
+            value = self.credential_file.read_text("ascii").strip()
+            self._check(value)
+            return value
+        return "" if self.credential is None else self.credential.get_secret_value()
+
+    def headers(self) -> dict[str, str]:
+        """Return the header with the credential, if there is one.
+
+        Raises:
+            OSError: when the file with the credential cannot be read.
+            ValueError: when the file has other characters than a header may have.
+        """
+        value = self._value()
+        return {self.header: value} if value else {}
+
+    def secrets(self) -> list[str]:
+        """Return what no code may see: the credential, and the part after a word such as `Bearer`. None unreadable."""
+        try:
+            value = self._value()
+        except (OSError, ValueError):
+            return []
+        return [part for part in (value, value.rpartition(" ")[2]) if len(part) >= KEY_MIN]
+
+
+#: names of Python's module `tools` that no server can have
+_TAKEN = frozenset({"ToolError"})
+
+
+def _tool_servers(value: object) -> object:
+    """Parse JSON, and check the names of the servers: code imports them."""
+    try:
+        tables = json.loads(value or "{}") if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+    for name in tables if isinstance(tables, dict) else ():
+        usable = re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,31}", str(name)) and not keyword.iskeyword(name)
+        if not usable or name in _TAKEN:
+            raise ValueError(f"{str(name)[:64]!r} is no name of a server: code imports it, `from tools import NAME`")
+    return tables
+
+
+#: servers of tools by name
+ToolServers = Annotated[dict[str, ToolServerForm], NoDecode, BeforeValidator(_tool_servers)]

@@ -39,6 +39,16 @@ RUN_BY = {
         ("README.md", '{"status"', "test_examples.py::test_the_reply_is_as_shown"),
         ("docs/api.md", '{"name"', "test_readme.py::test_the_example_of_a_session_is_accepted_and_applies"),
         ("docs/api.md", "client   ", "kernel_gateway/dialects/test_tools.py::test_the_example_of_the_page_works"),
+        (
+            "docs/api.md",
+            "import tools",
+            "kernel_gateway/tools/test_tool_servers.py::test_the_example_of_the_page_works",
+        ),
+        (
+            "docs/operating.md",
+            "[tool_servers",
+            "kernel_gateway/test_config.py::test_the_example_of_a_tool_server_is_one",
+        ),
         ("docs/cli.md", ".venv/bin/kernel-gateway run", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/cli.md", "kernel-gateway: SB014", "test_examples.py::test_the_command_line_works_as_shown"),
         ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),

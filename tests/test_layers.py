@@ -195,7 +195,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"observe"},
         {"gateway", "isolation", "journal"},
         {"http"},
-        {"ports"},
+        {"ports", "tools"},
         {"dialects"},
         {"app"},
         {"proving"},

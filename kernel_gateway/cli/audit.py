@@ -14,7 +14,7 @@ from kernel_gateway.cli.client_command import add_examples
 from kernel_gateway.cli.settings import add_location, client_from
 from kernel_gateway.times import rfc3339, seconds_of
 from sessions.store.audit_search import Search
-from sessions.store.records import Begin, End, Record, read
+from sessions.store.records import Begin, CallBegin, CallEnd, End, Record, read
 
 #: what to compare with a field of a begin record: field and help
 FIELDS = {
@@ -90,6 +90,8 @@ class _Choice:
         self._search = search
         #: begin records of chosen executions that have not ended yet
         self._begun: dict[str, Record] = {}
+        #: ids of the calls of tools whose begin record was printed
+        self._calls: set[str] = set()
 
     def of(self, record: Record) -> Iterator[Record]:
         """Yield the records to print now. The outcome of an execution is known only from its last record."""
@@ -100,6 +102,12 @@ class _Choice:
                 self._begun[record.execution] = record
                 if self._search.outcome is None:
                     yield record
+            case CallBegin() as call if call.caller in self._begun and self._search.outcome is None:
+                self._calls.add(record.execution)
+                yield record
+            case CallEnd() if record.execution in self._calls:
+                self._calls.remove(record.execution)
+                yield record
             case End() as end if (begun := self._begun.pop(record.execution, None)) is not None:
                 if self._search.outcome is None:
                     yield record

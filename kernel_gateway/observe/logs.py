@@ -86,6 +86,7 @@ def set_up() -> None:
     )
     logging.basicConfig(handlers=[handler], level=logging.WARNING, force=True)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # urllib3 raises the same errors that it logs
+    logging.getLogger("mcp").setLevel(logging.CRITICAL)  # so does mcp, and its lines have what servers answer
 
 
 def bind_asker(asker: Asker) -> None:

@@ -63,6 +63,19 @@ class Metrics:
         self._refused = Counter(
             "kernel_gateway_policy_refusals", "Cells not run because the code policy forbids them", registry=registry
         )
+        self._tool_calls = Counter(
+            "kernel_gateway_tool_calls",
+            "Calls of the tools of the operator's servers, by server and outcome",
+            ["server", "outcome"],
+            registry=registry,
+        )
+        self._tool_call_duration = Histogram(
+            "kernel_gateway_tool_call_seconds",
+            "Seconds from such a call to its answer",
+            ["server"],
+            buckets=_SECONDS,
+            registry=registry,
+        )
         self._lag = Histogram(
             "kernel_gateway_loop_lag_seconds",
             "Seconds by which the event loop was late",
@@ -114,6 +127,11 @@ class Metrics:
     def policy_refused(self) -> None:
         """Count one cell that was not run, because the code policy forbids it."""
         self._refused.inc()
+
+    def tool_call_ended(self, server: str, outcome: str, seconds: float) -> None:
+        """Count one call of a tool of an operator's server."""
+        self._tool_calls.labels(server, outcome).inc()
+        self._tool_call_duration.labels(server).observe(seconds)
 
     def loop_was_late(self, seconds: float) -> None:
         """Record by how many seconds one beat of the event loop was late."""

@@ -258,7 +258,8 @@ class PythonKernel(IPythonKernel):
         shell._last_traceback = None  # noqa: SLF001 - otherwise an error that is not shown gets an earlier traceback
         cell = self.get_parent("shell")
         extras = extras_of(cell)
-        tools = self._tool_calls.allowed(cell, extras["tools"]) if extras.get("tools") else nullcontext()
+        given, servers = extras.get("tools", ()), extras.get("tool_servers", ())
+        tools = self._tool_calls.allowed(cell, given, servers) if given or servers else nullcontext()
         with granted(extras, shell.display_formatter), tools:
             ended: list[str] = []
             try:

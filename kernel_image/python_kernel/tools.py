@@ -1,8 +1,10 @@
 """The module `tools` of cells: functions that live outside of the sandbox.
 
 The client of a cell hands over functions, and the gateway names them in the cell's request (see `extras.py`). While the
-cell runs, code can import them from `tools`. A call is a message `tool_call` on iopub; the answer is a request
-`tool_reply` on the control channel, which a thread of its own reads, so it arrives while the cell waits.
+cell runs, code can import them from `tools`. The operator's servers of tools are modules in it, such as
+`tools.SERVER`; their functions are asked for when code first names one. A call is a message `tool_call` on iopub; the
+answer is a request `tool_reply` on the control channel, which a thread of its own reads, so it arrives while the cell
+waits.
 """
 
 from __future__ import annotations
@@ -41,21 +43,28 @@ class ToolError(Exception):
 class Tool:
     """One function outside of the sandbox. A call returns its answer; `await TOOL.aio(…)` does not block the cell."""
 
-    def __init__(self, calls: Calls, described: Mapping[str, Any]) -> None:
-        """Describe the function, as the client that has it did."""
+    def __init__(self, calls: Calls, described: Mapping[str, Any], server: str | None = None) -> None:
+        """Describe the function, as the client or server that has it did.
+
+        Args:
+            calls: publishes its calls.
+            described: its name, description and the names of its parameters.
+            server: the operator's server that has it. None means that the client has it.
+        """
         self.__name__ = self.__qualname__ = str(described["name"])
         self.__doc__ = str(described["description"])
         self._names: list[str] = described["parameters"]
         self._calls = calls
+        self._server = server
 
     def __call__(self, *args: Any, **arguments: Any) -> Any:
         """Call the function and wait for its answer."""
-        with self._calls.call(self.__name__, self._named(args, arguments)) as answer:
+        with self._calls.call(self.__name__, self._named(args, arguments), self._server) as answer:
             return answer.result()
 
     async def aio(self, *args: Any, **arguments: Any) -> Any:
         """Call the function. Other tasks of the cell run until its answer is there."""
-        with self._calls.call(self.__name__, self._named(args, arguments)) as answer:
+        with self._calls.call(self.__name__, self._named(args, arguments), self._server) as answer:
             return await asyncio.wrap_future(answer)
 
     def __repr__(self) -> str:
@@ -71,6 +80,40 @@ class Tool:
         if twice := given.keys() & named.keys():
             raise TypeError(f"{self.__name__}() got multiple values for argument {min(twice)!r}")
         return given | named
+
+
+class Server(ModuleType):
+    """The functions of one server of the operator. The gateway is asked for them when code first names one."""
+
+    def __init__(self, calls: Calls, name: str) -> None:
+        """Begin without functions."""
+        super().__init__(f"{MODULE}.{name}", f"The tools of the server {name}, outside of this sandbox.")
+        self._calls = calls
+        self._server = name
+        self._tools: dict[str, Tool] | None = None
+
+    def _listed(self) -> dict[str, Tool]:
+        if self._tools is None:
+            with self._calls.listing(self._server) as answer:
+                listed = answer.result()
+            self._tools = {str(tool["name"]): Tool(self._calls, tool, self._server) for tool in listed}
+        return self._tools
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function of the server, or the names of all for `import *`."""
+        if name == "__all__":
+            return sorted(filter(str.isidentifier, self._listed()))
+        if name.startswith("__") or name not in self._listed():  # Python itself looks for `__path__` and the like
+            raise AttributeError(f"the server {self._server} has no tool {name!r}; dir({self.__name__}) lists them")
+        return self._listed()[name]
+
+    def __dir__(self) -> list[str]:
+        """Return the names of the functions."""
+        return sorted(self._listed())
+
+    def __repr__(self) -> str:
+        """Show the server's name."""
+        return f"<tools of the server {self._server}>"
 
 
 class Calls:
@@ -90,25 +133,38 @@ class Calls:
         self._lock = threading.Lock()
 
     @contextmanager
-    def allowed(self, cell: Mapping[str, Any], tools: Sequence[Mapping[str, Any]]) -> Iterator[None]:
-        """Let code import and call these tools while its cell runs. Calls that wait at its end get an error."""
+    def allowed(
+        self, cell: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], servers: Sequence[str] = ()
+    ) -> Iterator[None]:
+        """Let code import and call tools while its cell runs. Calls that wait at its end get an error.
+
+        Args:
+            cell: request of the cell.
+            tools: functions of the cell's client. One with the name of a server hides the server.
+            servers: names of the operator's servers.
+        """
         module = ModuleType(MODULE, "Functions that live outside of this sandbox.")
+        modules: dict[str, ModuleType] = {MODULE: module}
+        for name in set(servers) - {str(tool["name"]) for tool in tools}:
+            vars(module)[name] = modules[f"{MODULE}.{name}"] = Server(self, name)
         vars(module).update({str(tool["name"]): Tool(self, tool) for tool in tools}, ToolError=ToolError)
-        before = sys.modules.get(MODULE)
-        self._cell, sys.modules[MODULE] = cell, module
+        before = {name: sys.modules.get(name) for name in modules}
+        self._cell = cell
+        sys.modules.update(modules)
         try:
             yield
         finally:
             self._cell = None
-            if before is None:
-                sys.modules.pop(MODULE, None)
-            else:
-                sys.modules[MODULE] = before
+            for name, former in before.items():
+                if former is None:
+                    sys.modules.pop(name, None)
+                else:
+                    sys.modules[name] = former
             for call in list(self._waiting):
                 self._end(call, ToolError("the cell has ended before the tool's answer"))
 
     @contextmanager
-    def call(self, name: str, arguments: dict[str, Any]) -> Iterator[Future[Any]]:
+    def call(self, name: str, arguments: dict[str, Any], server: str | None = None) -> Iterator[Future[Any]]:
         """Publish a call, and yield its answer to come. Nobody waits for it after the `with` block.
 
         Raises:
@@ -118,6 +174,18 @@ class Calls:
         text = json.dumps(arguments, allow_nan=False)
         if len(text) > ARGUMENTS_MAX:
             raise ToolError(f"the arguments of {name} are {len(text)} bytes, more than {ARGUMENTS_MAX}")
+        asked = {"name": name, "arguments": arguments} | ({} if server is None else {"server": server})
+        with self._published(name, asked) as answer:
+            yield answer
+
+    @contextmanager
+    def listing(self, server: str) -> Iterator[Future[Any]]:
+        """Ask for the functions of a server, and yield the answer to come, as `call` does."""
+        with self._published(server, {"server": server}) as answer:
+            yield answer
+
+    @contextmanager
+    def _published(self, name: str, asked: dict[str, Any]) -> Iterator[Future[Any]]:
         with self._lock:
             call = str(next(self._numbers))
         answer: Future[Any] = Future()
@@ -126,7 +194,7 @@ class Calls:
             cell = self._cell
             if cell is None:
                 raise ToolError(f"{name} can be called only while a cell runs whose client has handed over tools")
-            self._publish(cell, {"call": call, "name": name, "arguments": arguments})
+            self._publish(cell, {"call": call, **asked})
             yield answer
         finally:
             self._waiting.pop(call, None)

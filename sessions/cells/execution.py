@@ -26,6 +26,7 @@ from sessions.model.errors import (
 )
 from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
 from sessions.tools.calls import ToolCalls
+from sessions.tools.servers import CellServers
 
 #: answer that makes ipykernel's `input()` raise EOFError
 END_OF_INPUT = "\x04"
@@ -108,6 +109,7 @@ class Execution(Cell):
         *,
         notice: StateNotice,
         timeouts: Timeouts,
+        servers: CellServers | None = None,
     ) -> None:
         """Prepare a cell; `send` sends it.
 
@@ -117,6 +119,7 @@ class Execution(Cell):
             request: cell to run.
             notice: state of the variables that its result reports.
             timeouts: timeouts of its end.
+            servers: the operator's servers of tools, as the cell may use them. None means none.
         """
         super().__init__(kernel, timeouts, exclusive=True)
         self.request = request
@@ -127,7 +130,8 @@ class Execution(Cell):
         #: the number of the last event that the client got
         self.number = 0
         #: the cell's calls of tools
-        self.tools = ToolCalls(kernel.connection, request.tools, self._emit, self._stop_calls)
+        self.tools = ToolCalls(kernel.connection, request.tools, self._emit, self._stop_calls, servers)
+        self._servers = servers
         self._transcript = transcript
         self._notice = notice
         self._wake = asyncio.Event()
@@ -156,6 +160,8 @@ class Execution(Cell):
         extras: dict[str, Any] = {"env": dict(request.env), "formats": request.formats}
         if request.tools:
             extras["tools"] = [asdict(tool) for tool in request.tools]
+        if self._servers is not None and (names := self._servers.names):
+            extras["tool_servers"] = list(names)
         asks = self.kernel.launch.kernelspec.extras and any(extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
@@ -225,6 +231,7 @@ class Execution(Cell):
         """Stop to watch the cell, as `Cell.release` does. If it runs on, its client gets the error `CellRunsOn`."""
         runs_on = super().release()
         if runs_on:
+            self.tools.end("the gateway that would call the tool has been stopped")
             self.error = CellRunsOn()
             self._wake.set()
         return runs_on

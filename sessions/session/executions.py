@@ -26,6 +26,7 @@ from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
 from sessions.tools.calls import TOOLS_LANGUAGE
+from sessions.tools.servers import Caller, CellServers
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -229,7 +230,14 @@ class Executions:
                 incarnation=notice.incarnation,
             )
         execution_id = self._audit_begin(request)
-        execution = Execution(kernel, self.transcript, request, notice=notice, timeouts=self._services.timeouts)
+        execution = Execution(
+            kernel,
+            self.transcript,
+            request,
+            notice=notice,
+            timeouts=self._services.timeouts,
+            servers=CellServers(self._services.tool_servers, Caller(self._slot.key, execution_id)),
+        )
         try:
             if request.idempotency_key is not None:
                 self.runs.sends(request.idempotency_key)

@@ -16,6 +16,7 @@ from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.traffic import Charge, LoopTime
 from sessions.tenants.workspaces import WorkspaceDisk
+from sessions.tools.servers import NoToolServers, ToolServers
 
 if TYPE_CHECKING:
     from sessions.checkpoints.sleep import MemoryObserver
@@ -119,6 +120,8 @@ class SessionServices:
     workspaces: WorkspaceDisk = field(default_factory=WorkspaceDisk)
     #: returns the limits that a tenant has of its own
     own_limits: OwnLimitsOf = OwnLimits
+    #: calls the operator's servers of tools
+    tool_servers: ToolServers = field(default_factory=NoToolServers)
 
     def charge(self, tenant: str) -> Charge:
         """Return what a tenant is charged with for its kernels' messages."""

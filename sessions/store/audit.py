@@ -29,6 +29,8 @@ from sessions.store.records import (
     FIRST,
     UNKNOWN,
     Begin,
+    CallBegin,
+    CallEnd,
     Content,
     Cut,
     End,
@@ -84,7 +86,7 @@ class Audit:
         self._database = open_database(path, _SCHEMA)
         last = self._database.execute("SELECT digest FROM audit ORDER BY seq DESC LIMIT 1").fetchone()
         self._last: str = last[0] if last else FIRST
-        self._waiting: deque[tuple[str, End]] = deque(maxlen=WAITING_MAX)
+        self._waiting: deque[tuple[str, End | CallEnd]] = deque(maxlen=WAITING_MAX)
         self._failing = False
         #: sessions whose cell was running when an earlier gateway ended
         self.interrupted: set[SessionKey] = set()
@@ -110,11 +112,22 @@ class Audit:
         Raises:
             AuditUnavailable: when the record cannot be written; the cell must not run.
         """
-        execution = uuid.uuid4().hex
         digest = hashlib.sha256(code.encode("utf-8", "surrogatepass")).hexdigest()
         begin = Begin(
             tenant=key.tenant, session=key.name, language=language, code_sha256=digest, **dataclasses.asdict(asker)
         )
+        return self._begin(begin)
+
+    def begin_call(self, begin: CallBegin) -> str:
+        """Write the record of a call of an operator's tool that a cell is about to make, and return the call's id.
+
+        Raises:
+            AuditUnavailable: when the record cannot be written; the call must not be made.
+        """
+        return self._begin(begin)
+
+    def _begin(self, begin: Begin | CallBegin) -> str:
+        execution = uuid.uuid4().hex
         try:
             self._write_waiting()
             self._append(execution, begin)
@@ -123,8 +136,8 @@ class Audit:
             raise AuditUnavailable from error
         return execution
 
-    def end(self, execution: str, end: End) -> None:
-        """Write how an execution ended. If that fails, the record is kept in memory until it can be written."""
+    def end(self, execution: str, end: End | CallEnd) -> None:
+        """Write how an execution or a call ended. If that fails, the record stays in memory until it can be written."""
         self._waiting.append((execution, end))
         try:
             self._write_waiting()

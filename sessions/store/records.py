@@ -69,6 +69,29 @@ class End:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CallBegin:
+    """The record of a call of an operator's tool that a cell is about to make. It has an id of its own."""
+
+    tenant: str
+    session: str
+    #: the execution that calls
+    caller: str
+    server: str
+    tool: str
+    argument_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallEnd:
+    """The record of such a call that has ended."""
+
+    #: `ok`, `error`, or `ended`: the cell has ended before the answer
+    outcome: str
+    duration_ms: float
+    answer_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """The record of a removal of old records."""
 
@@ -78,8 +101,8 @@ class Cut:
     digest: str
 
 
-Content = Begin | End | Cut
-KINDS: dict[str, type[Content]] = {"begin": Begin, "end": End, "cut": Cut}
+Content = Begin | End | CallBegin | CallEnd | Cut
+KINDS: dict[str, type[Content]] = {"begin": Begin, "end": End, "call": CallBegin, "answer": CallEnd, "cut": Cut}
 W = TypeVar("W", bound=Content)
 
 

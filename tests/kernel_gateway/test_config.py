@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
 from kernel_gateway.config import RENAMED, Client, Settings, load, load_client, settings_by_group
-from kernel_gateway.setting_types import TenantForm
+from kernel_gateway.setting_types import TenantForm, ToolServerForm
 from sessions.model.errors import InvalidRequest
 from sessions.model.tenant_limits import OwnLimits
 from sessions.model.values import Limits
@@ -89,6 +89,14 @@ OTHER: dict[str, tuple[str, Any]] = {
     "tenants": (
         '{"acme": {"sessions": 2, "memory": "256m"}}',
         {"acme": TenantForm.model_validate({"sessions": 2, "memory": 256 * 1024**2})},
+    ),
+    "tool_servers": (
+        '{"tea": {"url": "https://tea.example/mcp", "tenants": ["acme"], "credential": "Bearer 1"}}',
+        {
+            "tea": ToolServerForm.model_validate(
+                {"url": "https://tea.example/mcp", "tenants": ["acme"], "credential": "Bearer 1"}
+            )
+        },
     ),
     "code_policy": ("weknora", "weknora"),
     "memory": ("1g", 1024**3),
@@ -543,3 +551,42 @@ def test_a_client_uses_a_given_key_or_the_key_in_the_state_directory(tmp_path: P
     (tmp_path / "key").write_text("left-for-you\n")
     assert Client.model_validate({"state_dir": tmp_path}).credential() == "left-for-you"
     assert Client.model_validate({"state_dir": tmp_path, "key": "given"}).credential() == "given"
+
+
+# -- servers of tools ------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_a_tool_server_is_one(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/operating.md").read_text()
+    (tmp_path / "settings.toml").write_text(page.partition("```toml\n[tool_servers")[2].partition("```")[0])
+    example = "[tool_servers" + (tmp_path / "settings.toml").read_text()
+    secret = tmp_path / "tea"
+    (tmp_path / "settings.toml").write_text(example.replace("/etc/kernel-gateway/tea", str(secret)))
+    tea = load({}, tmp_path / "settings.toml").tool_servers["tea"]
+    assert (tea.tenants, tea.timeout, tea.secrets()) == (["team-a"], 30, [])
+    secret.write_text("Bearer a-long-token\n")
+    assert tea.headers() == {"Authorization": "Bearer a-long-token"}
+    assert tea.secrets() == ["Bearer a-long-token", "a-long-token"]
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("tea-house", {}, "is no name of a server"),
+        ("import", {}, "is no name of a server"),
+        ("ToolError", {}, "is no name of a server"),
+        ("tea", {"url": "ftp://tea.example"}, "write http"),
+        ("tea", {"url": "https://user:word@tea.example"}, "use `credential`"),
+        ("tea", {"credential": "a", "credential_file": "b"}, "not both"),
+        ("tea", {"credential": "a\nHost: b"}, "printable"),
+    ],
+)
+def test_a_tool_server_that_cannot_be_one_is_refused(name: str, more: dict[str, str], told: str) -> None:
+    with pytest.raises(ValidationError, match=told):
+        settings(tool_servers={name: {"url": "https://tea.example/mcp", "tenants": ["*"]} | more})
+
+
+def test_the_credential_of_a_tool_server_is_not_shown() -> None:
+    given = settings(tool_servers=OTHER["tool_servers"][0].replace("Bearer 1", "Bearer a-long-token"))
+    assert "a-long-token" not in repr(given) + repr(given.tool_servers) + str(given.model_dump())
+    assert given.tool_servers["tea"].headers() == {"Authorization": "Bearer a-long-token"}, "control"

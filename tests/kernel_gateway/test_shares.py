@@ -132,6 +132,7 @@ SHARING = {
     "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
     "kernel_image.probe": "nothing of a tenant's",
     "kernel_gateway.fair_loop": "turns: a slice takes a moment",
+    "kernel_gateway.tools.servers": "turns, and a quarter of the calls: a call has a deadline",
     "kernel_gateway.wire.server": "max_connections",
     "kernel_gateway.wire.admission": "max_connections",
     "kernel_gateway.wire.incoming": "max_incoming_bytes",

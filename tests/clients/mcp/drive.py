@@ -11,12 +11,12 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp_types import ElicitResult
 
 
-async def elicit(_context: Any, _params: Any) -> ElicitResult:
+async def elicit(context: Any, params: Any) -> ElicitResult:
     """Answer every question."""
     return ElicitResult(action="accept", content={"answer": "Ada"})
 
 
-async def use(client: Client) -> None:
+async def use(client: Any) -> None:
     """Use all tools."""
     listed = await client.list_tools()
     assert [tool.name for tool in listed.tools] == ["run_code", "files", "session", "checkpoint", "wait"]

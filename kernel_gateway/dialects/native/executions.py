@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.models import Ended, ErrorDetail, result_json
 from kernel_gateway.dialects.native.sessions import ExistingHandler
-from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import send_pieces
 from kernel_gateway.times import moment

@@ -16,8 +16,8 @@ from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
-from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
 from sessions.cells.execution import END_OF_INPUT, Execution

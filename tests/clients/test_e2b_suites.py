@@ -36,7 +36,7 @@ FLAGS = ("-q", "--tb=short", "--timeout=100", "-oaddopts=", "--import-mode=impor
 def with_pytest(source: Path, files: tuple[str, ...], scratch: Path, environment: dict[str, str]) -> set[str]:
     """Run a suite for Python, with the SDK of its checkout, and return the tests that did not pass."""
     report = scratch / "report.xml"
-    command = [TOOLS / "bin/python", "-m", "pytest", *FLAGS, f"--junitxml={report}", *files]
+    command = [str(TOOLS / "bin/python"), "-m", "pytest", *FLAGS, f"--junitxml={report}", *files]
     ran = subprocess.run(
         command, cwd=source, env=environment | {"PYTHONPATH": str(source)}, capture_output=True, text=True, check=False
     )
@@ -59,7 +59,7 @@ def with_vitest(source: Path, files: tuple[str, ...], scratch: Path, environment
     shutil.copy(OURS / "vitest.config.mts", scratch)
     (scratch / "node_modules").symlink_to(TOOLS / "node_modules")
     report = scratch / "report.json"
-    command = [TOOLS / "bin/node", "node_modules/vitest/vitest.mjs", "run", "--reporter=json"]
+    command = [str(TOOLS / "bin/node"), "node_modules/vitest/vitest.mjs", "run", "--reporter=json"]
     ran = subprocess.run(
         [*command, f"--outputFile={report}", *files],
         cwd=scratch,
@@ -107,8 +107,15 @@ SUITES = {
 @pytest.fixture(scope="module")
 def gateway(sources: Path) -> Iterator[Gateway]:
     assert sources.is_dir(), sources
-    more = {"golden_images": "auto", "pool_size": "1", "sandbox_pool_size": "1", "max_sessions_per_tenant": "60"}
-    with gateways.gateway("docker", preload="", keys=f"alice:{KEY}", **more) as serving:
+    with gateways.gateway(
+        "docker",
+        preload="",
+        keys=f"alice:{KEY}",
+        golden_images="auto",
+        pool_size="1",
+        sandbox_pool_size="1",
+        max_sessions_per_tenant="60",
+    ) as serving:
         serving.wait_for_sleep()
         yield serving
         assert serving.errors() == []

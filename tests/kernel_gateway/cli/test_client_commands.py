@@ -711,3 +711,15 @@ def test_ctrl_c_ends_a_command_without_a_traceback(fixed: Callable[[bytes], Fixe
             assert child.wait(60) == 130
         assert child.stderr is not None
         assert child.stderr.read() == b""
+
+
+@pytest.mark.parametrize("command", ["run", "console", "sessions", "files"])
+def test_a_command_that_is_a_client_loads_nothing_of_the_service_before_it_works(command: str) -> None:
+    code = (
+        "import contextlib, sys; from kernel_gateway.cli import main\n"
+        f"with contextlib.suppress(SystemExit): main([{command!r}, '--help'])\n"
+        "print(*sys.modules, file=sys.stderr)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
+    assert f"kernel_gateway.cli.{command}" in loaded, "control"
+    assert not {"tornado", "docker", "zmq", "jupyter_client", "structlog", "prompt_toolkit"} & {*loaded}

@@ -21,8 +21,8 @@ from prompt_toolkit.completion import CompleteEvent
 from prompt_toolkit.document import Document
 
 from kernel_gateway.cli import main
-from kernel_gateway.cli.console import KernelCompleter, incomplete
 from kernel_gateway.cli.pictures import TerminalPictures, shown_inline
+from kernel_gateway.cli.prompt import KernelCompleter, incomplete
 from kernel_gateway.client import Session
 from kernel_gateway.config import picture_protocol
 from tests.gateways import KEYS, Gateway

@@ -40,13 +40,16 @@ def hostile_url() -> Iterator[str]:
 def servers_of(tea: str, hostile: str, secret: Path) -> dict[str, Any]:
     """Return the setting `tool_servers` of these tests."""
     usual = {"url": tea, "tenants": ["alice"]}
-    bad = {"tenants": ["*"], "credential": f"Bearer {TOKEN}", "timeout": 2}
+    bad = {"tenants": ["*"], "credential": f"Bearer {TOKEN}"}
     return {
         "tea": usual | {"credential": f"Bearer {TOKEN}"},
         "filed": usual | {"credential_file": str(secret)},
         "stranger": usual | {"credential": "Bearer not-the-token"},
         "down": {"url": "http://127.0.0.1:9/mcp", "tenants": ["*"]},
-        **{name: bad | {"url": f"{hostile}/{name}"} for name in BAD},
+        **{
+            name: bad | {"url": f"{hostile}/{name}", "timeout": 2 if "in 2 s" in told else 30}
+            for name, told in BAD.items()
+        },
     }
 
 

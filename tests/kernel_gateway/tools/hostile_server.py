@@ -16,6 +16,7 @@ STOLEN: list[dict[str, str]] = []
 #: paths to which requests came
 ASKED: list[str] = []
 MIB = 1024**2
+PACKED = gzip.compress(b"x" * 100 * MIB, 1)
 
 
 class Hostile(BaseHTTPRequestHandler):
@@ -66,7 +67,7 @@ class Hostile(BaseHTTPRequestHandler):
             self._piece(b"event: message\ndata: %s\n\n" % json.dumps(told).encode())
 
     def packs(self, _number: int, _method: str) -> None:
-        self._send(200, gzip.compress(b"x" * 100 * MIB), **{"Content-Encoding": "gzip"})
+        self._send(200, PACKED, **{"Content-Encoding": "gzip"})
 
     def redirects(self, _number: int, _method: str) -> None:
         port = self.headers["Host"].rpartition(":")[2]

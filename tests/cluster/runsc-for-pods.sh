@@ -25,6 +25,7 @@ case $command in
 create)
   if grep -q '"io.kubernetes.cri.container-type":"container"' "$bundle/config.json"; then
     "$runsc" "$@" || exit $?
+    exec 3<&0 # a shell's background process would read from /dev/null
     # shellcheck disable=SC2016 # the inner shell expands them
     sh -c 'trap "" TERM INT
       while [ ! -e "$1/started" ]; do
@@ -32,7 +33,7 @@ create)
         sleep 0.05
       done
       status=$("$0" --root "$2" wait "$3" 2>/dev/null | sed -n "s/.*\"exitStatus\": *\([0-9]*\).*/\1/p")
-      exit "${status:-137}"' "$runsc" "$folder" "$root" "$last" <&0 &
+      exit "${status:-137}"' "$runsc" "$folder" "$root" "$last" <&3 3<&- &
     echo $! >"$folder/waiter"
     printf %d $! >"$pid_file"
     exit 0

@@ -184,13 +184,14 @@ class KubernetesBackend:
         """Do nothing, because Pods are never restored and never sleep."""
 
     async def adopt(
-        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], _asleep: Collection[SleepImage] = ()
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
     ) -> dict[str, PodHandle]:
         """Take over the given Pods of an earlier gateway, and remove all others that it has left.
 
         Raises:
             BackendUnavailable: when the API does not answer.
         """
+        del workspaces, asleep  # files end with their Pods, and no kernel sleeps
         pods, _ = await self._cluster.pods()
         adopted: dict[str, PodHandle] = {}
         for pod in pods:
@@ -306,10 +307,12 @@ async def _copy(old: PodHandle, new: PodHandle) -> None:
         StartFailed: when that fails. A kernel without its files must not start.
     """
     try:
-        async with asyncio.timeout(COPY), aclosing(old.output(_ARCHIVE, None)) as archive:
-            async with aclosing(new.output(_EXTRACT, archive)) as extracted:
-                async for _ in extracted:
-                    pass
+        async with (
+            asyncio.timeout(COPY),
+            aclosing(old.output(_ARCHIVE, None)) as archive,
+            aclosing(new.output(_EXTRACT, archive)) as extracted,
+        ):
+            async for _ in extracted:
+                pass
     except (SessionError, TimeoutError) as error:
         raise StartFailed("the session's files could not be copied to its new Pod") from error
-

@@ -18,7 +18,7 @@ from kubernetes_asyncio import client, config
 from kubernetes_asyncio.stream import WsApiClient
 
 from sessions.backends.kubernetes.profile import CONTAINER, GRACE, KubernetesSettings
-from sessions.backends.kubernetes.streams import PROTOCOLS, Stream
+from sessions.backends.kubernetes.streams import PROTOCOL, Stream
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotInitialized
 
 log = structlog.get_logger()
@@ -80,9 +80,7 @@ class Cluster:
         self.address = (host, int(port or 443))
         self._plain = client.CoreV1Api(client.ApiClient(made))
         self._policies = client.NetworkingV1Api(self._plain.api_client)
-        self._streams = client.CoreV1Api(
-            WsApiClient(made, "sec-websocket-protocol", PROTOCOLS, heartbeat=30.0)
-        )
+        self._streams = client.CoreV1Api(WsApiClient(made, "sec-websocket-protocol", PROTOCOL, heartbeat=30.0))
 
     async def close(self) -> None:
         """Close all connections."""

@@ -210,4 +210,3 @@ class PodHandle:
             return bytes(reading.result())
         finally:
             reading.cancel()
-

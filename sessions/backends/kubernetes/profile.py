@@ -42,8 +42,8 @@ GRACE = 1
 MESSAGE = "/dev/termination-log"
 
 _MIB = 1024**2
-#: Runs the launcher, and leaves its exit code as a message. Kubernetes shows the same exit code and the same reason when
-#: a kernel sends itself SIGKILL and when the node's memory limit ends a gVisor sandbox; only the first leaves a message.
+#: Runs the launcher, and leaves its exit code as a message. Kubernetes shows the same exit code and reason when a
+#: kernel sends itself SIGKILL and when the node's memory limit ends a gVisor sandbox; only the first leaves a message.
 _LAUNCH = f"""
 import runpy
 try:

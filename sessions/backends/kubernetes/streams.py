@@ -10,8 +10,8 @@ import aiohttp
 
 from sessions.model.errors import ConnectionFailed
 
-#: Version 5 can end the input while output follows; with version 4 the input ends with the connection.
-PROTOCOLS = "v5.channel.k8s.io,v4.channel.k8s.io"
+#: version 5, which can end the input while output follows; it is on by default since Kubernetes 1.30
+PROTOCOL = "v5.channel.k8s.io"
 #: seconds that a tool may run without output
 TIMEOUT = 60.0
 #: bytes of input in one message
@@ -33,8 +33,6 @@ class Stream:
 
     async def end_input(self) -> None:
         """Tell the process that no more input follows."""
-        if self._connection.protocol != PROTOCOLS.partition(",")[0]:
-            return
         await self._connection.send_bytes(bytes([_CLOSE, _STDIN]))
 
     async def feed(self, stdin: AsyncIterable[bytes] | None) -> None:

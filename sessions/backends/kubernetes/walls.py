@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 #: seconds for the Pods of a proof to run, and to end
 TIMEOUT = 60.0
-#: seconds between two looks at them, and for one connection of the gateway
-LOOK, CONNECT = 0.2, 3.0
+#: seconds between two looks at them, and for the first connection of the gateway
+LOOK, CONNECT = 0.2, 10.0
 #: role of Pods without the policy
 WITNESS = "witness"
 #: port of the kubelet on each node
@@ -80,14 +80,24 @@ async def prove(cluster: Cluster, settings: KubernetesSettings) -> Proven:
 
 
 def _probe(
-    settings: KubernetesSettings, name: str, role: str, *, listen: int | None = None, targets: list[Target] | None = None
+    settings: KubernetesSettings,
+    name: str,
+    role: str,
+    *,
+    listen: int | None = None,
+    targets: list[Target] | None = None,
 ) -> dict[str, Any]:
     request = orjson.dumps({"listen": listen, "targets": targets or []}).decode()
     made = pod(settings, name, role, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", request], Limits())
-    alike = {"labelSelector": {"matchLabels": {**settings.labels, ROLE_LABEL: role}}, "topologyKey": "kubernetes.io/hostname"}
+    alike = {
+        "labelSelector": {"matchLabels": {**settings.labels, ROLE_LABEL: role}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
     # The two Pods of a role are on two nodes if there are two.
     made["spec"]["affinity"] = {
-        "podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": alike}]}
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": alike}]
+        }
     }
     return made
 
@@ -121,7 +131,7 @@ async def _reach(
     for name in kernels:  # the very way in which kernels are used later
         if not await _connects(at[name]):
             raise NotInitialized(
-                "the gateway cannot reach a kernel's Pod: its address must be in the setting `kube_gateway`, or its Pod "
+                "the gateway cannot reach a kernel's Pod: its address must be among those of `gateway`, or its Pod "
                 "must have the gateway's label"
             )
     everything = [*at.values(), *outside]
@@ -139,7 +149,7 @@ async def _reach(
             raise NotInitialized(f"the cluster does not enforce network policies: a kernel reached {through}")
     if settings.gvisor and not all(answers[name]["gvisor"] for name in kernels):
         raise NotInitialized(
-            f"the runtime class {settings.runtime_class!r} is not gVisor; to run kernels without it: --runtime runc"
+            f"the runtime class {settings.runtime_class!r} is not gVisor; a plain runtime must be asked for by name"
         )
     first = answers[kernels[0]]
     return Proven(all(answers[name]["gvisor"] for name in kernels), Inventory(first["python"], first["packages"]))
@@ -160,13 +170,19 @@ async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> dict[str
 
 
 async def _connects(target: Target) -> bool:
+    """Connect to a Pod that has just begun to run, and perhaps does not listen yet."""
     try:
         async with asyncio.timeout(CONNECT):
-            _, writer = await asyncio.open_connection(*target)
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(*target)
+                except ConnectionError:
+                    await asyncio.sleep(LOOK)
+                else:
+                    writer.close()
+                    return True
     except (OSError, TimeoutError):
         return False
-    writer.close()
-    return True
 
 
 async def _prove_early(cluster: Cluster, names: list[str]) -> None:

@@ -7,7 +7,7 @@ BackendUnavailable; one that refuses raises Refused.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -54,7 +54,9 @@ class Cluster:
     def __init__(self, settings: KubernetesSettings) -> None:
         """Keep the settings. `connect` makes the connection."""
         self._settings = settings
+        # Untyped, because the client declares classes where it also takes plain JSON.
         self._plain: Any = None
+        self._policies: Any = None
         self._streams: Any = None
         #: address of the API, as host and port
         self.address = ("", 0)
@@ -76,7 +78,7 @@ class Cluster:
         except config.ConfigException as error:
             raise NotInitialized(f"the cluster's address and credentials cannot be read: {error}") from error
         vars(made).update(connection_pool_maxsize=CONNECTIONS)
-        host, _, port = made.host.removeprefix("https://").partition(":")
+        host, _, port = str(made.host).removeprefix("https://").partition(":")
         self.address = (host, int(port or 443))
         self._plain = client.CoreV1Api(client.ApiClient(made))
         self._policies = client.NetworkingV1Api(self._plain.api_client)
@@ -130,7 +132,7 @@ class Cluster:
         listed = orjson.loads(await self._answer(call))
         return listed["items"], str(listed["metadata"]["resourceVersion"])
 
-    async def watch(self, version: str) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def watch(self, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
         """Yield the changes of this installation's Pods since a version, until the API ends the watch.
 
         Raises:

@@ -43,7 +43,8 @@ class State:
 def state_of(pod: dict[str, Any]) -> State:
     """Return what a Pod's object says."""
     status = pod.get("status", {})
-    container: dict[str, Any] = next(iter(status.get("containerStatuses", ())), {}).get("state", {})
+    containers: list[dict[str, Any]] = status.get("containerStatuses") or [{}]
+    container = containers[0].get("state", {})
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     return State(
         "running" in container,

@@ -195,8 +195,11 @@ class PodHandle:
                 try:
                     while piece := await self._unless_ended(stream.read):
                         yield piece
+                    if self._end is not None:  # its end may have cut the output
+                        raise ConnectionFailed("the sandbox ended during a file operation")
                 finally:
                     feeding.cancel()
+                    await asyncio.wait({feeding})  # the input may be a generator, which its owner closes next
         finally:
             self._tools -= 1
 

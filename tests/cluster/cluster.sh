@@ -388,7 +388,7 @@ for pod in json.load(sys.stdin)["items"]: print(pod["metadata"]["namespace"] + "
   # etcd and the API server take long to end on their own; shims and sandboxes of a killed node do not end at all.
   for pid in /proc/[0-9]*; do
     pid=${pid#/proc/}
-    if [[ $pid != "$$" ]] && tr '\0' ' ' <"/proc/$pid/cmdline" 2>/dev/null | grep --quiet --fixed-strings -e "$RUN/" -e "$BIN/"; then
+    if [[ $pid != "$$" ]] && tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline" | grep --quiet --fixed-strings -e "$RUN/" -e "$BIN/"; then
       kill -9 "$pid" 2>/dev/null || true
     fi
   done

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim image-r image-ruby egress-image wheel sandbox tools serve lint test test-all test-engine mutate \
+.PHONY: help setup engine browser promtool sdks image image-slim image-r image-ruby egress-image wheel sandbox tools serve lint test test-all test-cluster test-engine mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -73,7 +73,7 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/engine/setup.sh tests/engine/fresh.sh \
-	  tests/clients/setup.sh tests/clients/browser.sh tests/kernel_gateway/monitoring/setup.sh
+	  tests/clients/setup.sh tests/clients/browser.sh tests/cluster/cluster.sh tests/cluster/runsc-for-pods.sh tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own
 
@@ -129,6 +129,12 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 
 test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
+
+test-cluster: setup image-slim ## the backend contract on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
+	tests/cluster/cluster.sh build
+	tests/cluster/cluster.sh up
+	tests/cluster/cluster.sh run $(BIN)/pytest -m cluster $(FLAGS) tests/sessions/backends; \
+	  status=$$?; tests/cluster/cluster.sh down; exit $$status
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part
 	$(BIN)/python -m tests.engine.tested $(GATE_OPTIONS) $(FLAGS)

@@ -24,6 +24,7 @@ from xdist.remote import Producer
 from sessions.backends.docker.engine.engine import connect
 from sessions.kernels import sockets
 from sessions.model.errors import SessionError
+from tests.cluster.access import is_up as cluster_is_up
 from tests.fakes import FakeBackend, World, world_over
 from tests.figures import FIGURES
 from tests.tiers import ByGateway
@@ -123,6 +124,7 @@ def _promtool_is_there() -> bool:
 #: tools that some machines lack: marker of the tests that need one, check for it, and reason for a skip
 WANTED: dict[str, tuple[Callable[[], bool], str]] = {
     "browser": (_browser_is_there, "no Chromium in a network of its own: `make browser`"),
+    "cluster": (cluster_is_up, "no cluster beside this process: `make test-cluster`"),
     "curl": (lambda: shutil.which("curl") is not None, "no curl"),
     "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
     "promtool": (_promtool_is_there, "no promtool: `make promtool`"),

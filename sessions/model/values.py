@@ -85,6 +85,8 @@ class KernelExit:
 
     reason: ExitReason
     code: int | None = None
+    #: what outside of the kernel has ended it, in words that follow "because". Empty means that this is not known.
+    why: str = ""
 
     @property
     def signal(self) -> Signals | None:
@@ -94,6 +96,8 @@ class KernelExit:
 
     def __str__(self) -> str:
         """Say how the kernel ended."""
+        if self.why:
+            return f"The kernel was ended because {self.why}"
         if self.signal is not None:
             return f"The kernel was ended by the signal {self.signal.name}{_MEANING.get(self.signal, '')}"
         return "The kernel has ended" + (f" with exit code {self.code}" if self.code is not None else "")

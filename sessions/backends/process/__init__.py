@@ -18,17 +18,18 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractAsyncContextManager, ExitStack, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from kernel_image.inventory import interpreters, packages
 from kernel_image.procfs import pids
 from kernel_image.protocol import MARK
 from sessions.backends.abilities import Ability
-from sessions.backends.base import KERNEL_IMAGE, KernelHandle, Launch, Sharing
+from sessions.backends.base import KERNEL_IMAGE, Launch
 from sessions.backends.handshake import handshake, new_connection_info, private_places
+from sessions.backends.no_sleep import NoSleep
 from sessions.backends.process.handle import ProcessHandle
-from sessions.model.checkpoint import CannotWake, SleepFailed, SleepImage
+from sessions.model.checkpoint import SleepImage
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import NetworkNotAllowed, StartFailed
 from sessions.model.kernelspecs import Inventory
@@ -65,48 +66,6 @@ def _clear(workspace: Path) -> None:
     shutil.rmtree(workspace, ignore_errors=True)
 
 
-class NoSleep:
-    """Plain processes cannot be written to disk."""
-
-    ability = Ability(on=False, detail="plain processes cannot sleep")
-
-    async def take(self, _handle: KernelHandle, _launch: Launch) -> SleepImage:
-        """Refuse."""
-        raise SleepFailed(self.ability.detail)
-
-    async def resume(self, _handle: KernelHandle) -> None:
-        """Do nothing, because no process is held."""
-
-    async def wake(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
-        """Refuse."""
-        raise CannotWake(self.ability.detail)
-
-    def trial(
-        self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo
-    ) -> AbstractAsyncContextManager[KernelHandle]:
-        """Refuse."""
-        raise CannotWake(self.ability.detail)
-
-    async def copy(self, _handle: KernelHandle, _launch: Launch, _goes_on: Callable[[], None]) -> SleepImage:
-        """Refuse."""
-        raise SleepFailed(self.ability.detail)
-
-    async def restore(self, _image: SleepImage, _launch: Launch, _info: ConnectionInfo) -> KernelHandle:
-        """Refuse."""
-        raise CannotWake(self.ability.detail)
-
-    async def copy_together(self, _shared: Sharing, _goes_on: Callable[[], None]) -> list[SleepImage]:
-        """Refuse."""
-        raise SleepFailed(self.ability.detail)
-
-    async def unpack(self, _files: SleepImage, _launch: Launch) -> None:
-        """Refuse."""
-        raise CannotWake(self.ability.detail)
-
-    async def discard(self, _image: SleepImage) -> None:
-        """Do nothing, because there are no images."""
-
-
 class ProcessBackend:
     """Starts kernels with the interpreter of the gateway."""
 
@@ -123,7 +82,7 @@ class ProcessBackend:
         self._root = Path(tempfile.mkdtemp(prefix="kernel-gateway-"))
         self._workspaces = workspaces or self._root / "workspaces"
         self._kernels: set[ProcessHandle] = set()
-        self.sleep = NoSleep()
+        self.sleep = NoSleep("plain processes cannot sleep")
         self.inventory = Inventory(platform.python_version(), packages(sys.path) | interpreters(_PATH))
 
     @property

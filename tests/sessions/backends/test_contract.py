@@ -29,6 +29,7 @@ from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.isolation.isolation import prove_isolation
 from sessions.backends.docker.isolation.proof import Proven
 from sessions.backends.docker.profile import INSTANCE_LABEL, GoldenSettings, SleepSettings
+from sessions.backends.kubernetes import KubernetesBackend, KubernetesSettings, walls
 from sessions.backends.process import ProcessBackend
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -38,6 +39,7 @@ from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
 from tests.attacks.bench import forget_network
+from tests.cluster.access import CONTROL, KUBECONFIG
 from tests.fakes import KERNELSPECS, FakeBackend, Listener, connect, until
 
 #: id of the installation that only this run uses
@@ -58,15 +60,34 @@ def restoring_backend() -> DockerBackend:
     return DockerBackend(replace(docker_backend().settings, golden=mine, sleep=sleep))
 
 
+def kubernetes_backend() -> KubernetesBackend:
+    """A backend in the cluster of `make test-cluster`."""
+    return KubernetesBackend(
+        KubernetesSettings(
+            "kernel-gateway/python:slim", INSTANCE, kubeconfig=KUBECONFIG, pull_policy="Never", gateway=(CONTROL,)
+        )
+    )
+
+
 #: every backend; a mark names what only some machines have
 BACKENDS: list[Any] = [
     pytest.param(FakeBackend, id="fake"),
     pytest.param(ProcessBackend, id="process"),
+    pytest.param(kubernetes_backend, id="kubernetes", marks=[pytest.mark.cluster, pytest.mark.full]),
     pytest.param(docker_backend, id="docker", marks=pytest.mark.engine),
     # the same backend in the gate would only repeat what the line above shows
     pytest.param(restoring_backend, id="restored", marks=[pytest.mark.engine, pytest.mark.full]),
 ]
 
+#: tests that the backend for Kubernetes does not pass yet, because its Pods cannot share a workspace
+NOT_SHARED = {
+    "test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied_together",
+    "test_two_kernels_may_share_a_workspace",
+    "test_a_container_without_a_kernel_shares_files_with_a_kernel_and_outlives_it",
+    "test_files_outlive_their_container_while_a_kernel_uses_them",
+}
+#: backends that do not measure their kernels
+UNMEASURED = {"process", "kubernetes"}
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
 MIB = 1024**2
 #: seconds until the end of a kernel is noticed
@@ -104,8 +125,15 @@ def proven_once() -> Iterator[None]:
         proofs.extend([] if proofs else [prove_isolation(*asked)])
         return proofs[0]
 
+    in_clusters: list[walls.Proven] = []
+
+    async def prove_cluster(*asked: Any) -> walls.Proven:
+        in_clusters.extend([] if in_clusters else [await walls.prove(*asked)])
+        return in_clusters[0]
+
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("sessions.backends.docker.prove_isolation", prove)
+        patched.setattr("sessions.backends.kubernetes.prove", prove_cluster)
         yield
 
 
@@ -113,6 +141,8 @@ def proven_once() -> Iterator[None]:
 async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_once: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
     backend = make()
+    if backend.name == "kubernetes" and request.node.originalname in NOT_SHARED:
+        request.applymarker(pytest.mark.xfail(reason="Pods cannot share a workspace yet", strict=True))
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()
@@ -245,7 +275,7 @@ async def test_a_kernels_memory_is_reported_while_it_runs_except_for_plain_proce
     backend: Backend, kernel: Kernel
 ) -> None:
     before = kernel.handle.memory()
-    assert (before is None) == (backend.name == "process")
+    assert (before is None) == (backend.name in UNMEASURED)
     if backend.name == "docker":
         assert (await execute(kernel, f"kept = b'x' * {64 * MIB}"))[0] == "ok"
         after = kernel.handle.memory()
@@ -260,7 +290,7 @@ async def test_a_kernels_processor_time_is_reported_while_it_runs_except_for_pla
     backend: Backend, kernel: Kernel
 ) -> None:
     before = kernel.handle.processor_seconds()
-    assert (before is None) == (backend.name == "process")
+    assert (before is None) == (backend.name in UNMEASURED)
     if backend.name == "docker":
         assert before is not None
         assert (await execute(kernel, "sum(range(10**6))"))[0] == "ok"

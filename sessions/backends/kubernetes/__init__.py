@@ -1,0 +1,318 @@
+"""Kernels as Pods of a Kubernetes cluster, by default with gVisor as their runtime.
+
+Rooms: `profile` says what a Pod is made with; `cluster` calls the API, and `streams` is the input and output of a
+process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `walls` proves the isolation. This
+package knows no message of a kernel, and no session.
+
+Files are in their Pod's own volume, and end with it. A new kernel of the same workspace gets a copy from the old one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from contextlib import aclosing, suppress
+
+import structlog
+
+from sessions.backends.abilities import Ability
+from sessions.backends.base import Launch
+from sessions.backends.handshake import handshake, new_connection_info
+from sessions.backends.kubernetes.cluster import Cluster, Refused, unavailable
+from sessions.backends.kubernetes.handle import PodHandle
+from sessions.backends.kubernetes.profile import (
+    FIRST_PORT,
+    IMAGE_DIR,
+    PRIVATE,
+    PYTHON,
+    WORKSPACE,
+    KubernetesSettings,
+    environment,
+    kernel_pod,
+    network_policy,
+)
+from sessions.backends.kubernetes.walls import prove
+from sessions.backends.no_sleep import NoSleep
+from sessions.model.checkpoint import SleepImage
+from sessions.model.connection_info import ConnectionInfo
+from sessions.model.errors import (
+    BackendUnavailable,
+    ConnectionFailed,
+    NetworkNotAllowed,
+    NotInitialized,
+    SessionError,
+    StartFailed,
+)
+from sessions.model.kernelspecs import Inventory
+from sessions.model.stopwatch import Stage, lap
+from sessions.model.tasks import gather_all, spawn
+from sessions.model.values import Limits
+
+__all__ = ["KubernetesBackend", "KubernetesSettings"]
+
+log = structlog.get_logger()
+
+#: seconds before a broken watch is opened again
+AGAIN = 1.0
+#: seconds to copy a workspace to a new Pod
+COPY = 120.0
+#: seconds for which the connection stays open that has brought a handshake
+DELIVERED = 5.0
+_ARCHIVE = ["tar", "-C", WORKSPACE, "-cf", "-", "."]
+_EXTRACT = ["tar", "-C", WORKSPACE, "--no-overwrite-dir", "-xf", "-"]
+
+
+class KubernetesBackend:
+    """Starts kernels as hardened Pods."""
+
+    name = "kubernetes"
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self.settings = settings
+        self.isolation = f"kubernetes with runtime class {settings.runtime_class or 'of the nodes'}" + (
+            " (gVisor)" if settings.gvisor else " (no gVisor: kernels share the node's kernel)"
+        )
+        self.sleep = NoSleep("Kubernetes cannot write the memory of Pods to disk")
+        self.inventory: Inventory | None = None
+        self._cluster = Cluster(settings)
+        self._handles: dict[str, PodHandle] = {}
+        #: the last Pod of each workspace
+        self._latest: dict[str, PodHandle] = {}
+        self._gvisor = False
+        self._proven = False
+        self._watching: asyncio.Task[None] | None = None
+        self._away = False
+        self._doubt_listeners: list[Callable[[], None]] = []
+
+    @property
+    def refusal(self) -> BackendUnavailable | None:
+        """The error for new kernels while the API does not answer, or None."""
+        return unavailable() if self._away else None
+
+    @property
+    def keeps_files(self) -> bool:
+        """False, because files end with their Pod."""
+        return False
+
+    @property
+    def keeps_kernels(self) -> bool:
+        """True, because Pods belong to the cluster."""
+        return True
+
+    @property
+    def room(self) -> int:
+        """0, because the nodes' disks are not known."""
+        return 0
+
+    @property
+    def golden_images(self) -> Ability:
+        """Off, because the cluster cannot restore Pods."""
+        return Ability(on=False, detail="Kubernetes restores no Pods")
+
+    @property
+    def leftovers(self) -> int:
+        """Number of Pods whose removal is not confirmed."""
+        return sum(handle.leftover for handle in self._handles.values())
+
+    def report_doubts(self, listener: Callable[[], None]) -> None:
+        """Call one more listener when the API stops answering or answers again."""
+        self._doubt_listeners.append(listener)
+
+    def report_restores(self, _listener: Callable[[bool], None]) -> None:
+        """Do nothing, because Pods are never restored."""
+
+    async def prepare(self) -> None:
+        """Make the network policy, and prove that it and the runtime isolate kernels.
+
+        Raises:
+            NotInitialized: when the proof fails. Then no kernel is started.
+            BackendUnavailable: when the API does not answer.
+        """
+        await self._cluster.connect()
+        try:
+            changed = await self._cluster.ensure_policy(network_policy(self.settings))
+            if changed or not self._proven:
+                self._proven = False
+                proven = await prove(self._cluster, self.settings)
+                self._gvisor, self.inventory, self._proven = proven.gvisor, proven.inventory, True
+        except Refused as error:
+            raise NotInitialized(f"the cluster refuses the network policy of kernels: {error}") from error
+        self._away = False
+        if self._watching is None:
+            self._watching = spawn(self._watch(), "watch of Pods")
+
+    async def _watch(self) -> None:
+        """Report all changes of Pods to their handles, until cancelled."""
+        while True:
+            with suppress(BackendUnavailable, Refused):
+                started = list(self._handles.values())  # before the list, which may lack Pods that are made from now on
+                pods, version = await self._cluster.pods()
+                self._note_answer(away=False)
+                there = {pod["metadata"]["name"]: pod for pod in pods}
+                for handle in started:
+                    if handle.id in there:
+                        handle.note(there[handle.id])
+                    else:
+                        handle.note_missing()
+                async with aclosing(self._cluster.watch(version)) as changes:
+                    async for kind, pod in changes:
+                        if kind == "ERROR":  # the version is too old for the API
+                            break
+                        self._note_change(kind, pod)
+                continue
+            self._note_answer(away=True)
+            await asyncio.sleep(AGAIN)
+
+    def _note_change(self, kind: str, pod: dict[str, object]) -> None:
+        metadata = pod["metadata"]
+        name = metadata["name"] if isinstance(metadata, dict) else ""
+        if (handle := self._handles.get(name)) is None:
+            return
+        handle.note(pod)
+        if kind == "DELETED":
+            handle.note_removed()
+
+    def _note_answer(self, *, away: bool) -> None:
+        if away != self._away:
+            self._away = away
+            log.warning("the cluster's API stopped to answer" if away else "the cluster's API answers again")
+            for listener in self._doubt_listeners:
+                listener()
+
+    async def settled(self) -> None:
+        """Do nothing, because Pods are never restored and never sleep."""
+
+    async def adopt(
+        self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
+    ) -> dict[str, PodHandle]:
+        """Take over the given Pods of an earlier gateway, and remove all others that it has left.
+
+        Raises:
+            BackendUnavailable: when the API does not answer.
+        """
+        del workspaces, asleep  # files end with their Pods, and no kernel sleeps
+        pods, _ = await self._cluster.pods()
+        adopted: dict[str, PodHandle] = {}
+        for pod in pods:
+            name = pod["metadata"]["name"]
+            if name in kernels:
+                adopted[name] = PodHandle(self._cluster, name, kernels[name], Limits(), gvisor=self._gvisor)
+                self._track(adopted[name], None)
+                adopted[name].note(pod)
+            elif name not in self._handles:
+                log.info("a Pod of an earlier gateway was removed", pod=name)
+                await self._cluster.delete_pod(name)
+        return adopted
+
+    def _track(self, handle: PodHandle, workspace: str | None) -> None:
+        self._handles[handle.id] = handle
+        if workspace is not None:
+            self._latest[workspace] = handle
+        spawn(self._forget(handle, workspace), "forget Pod")
+
+    async def _forget(self, handle: PodHandle, workspace: str | None) -> None:
+        await handle.wait()
+        if workspace is not None and self._latest.get(workspace) is handle:
+            del self._latest[workspace]
+        await handle.removed()
+        self._handles.pop(handle.id, None)
+
+    async def start(self, launch: Launch) -> PodHandle:
+        """Start a kernel's Pod.
+
+        Raises:
+            NotInitialized: when no proof has succeeded yet.
+            NetworkNotAllowed: when the kernel needs the egress proxy.
+            StartFailed: when the cluster refuses the Pod, or cannot run it.
+            BackendUnavailable: when the API does not answer.
+        """
+        if not self._proven:
+            raise NotInitialized
+        if launch.egress is not None:
+            raise NetworkNotAllowed("isolation `kubernetes` has no egress proxy, so it has no `allowlist`")
+        before = self._latest.get(launch.workspace) if launch.workspace else None
+        if launch.shared and before is not None:
+            raise StartFailed("Pods cannot share a workspace: isolation `kubernetes` has no common volume yet")
+        name, spec = f"kernel-gateway-{uuid.uuid4().hex}", launch.kernelspec
+        info = new_connection_info(
+            "tcp",
+            "0.0.0.0",  # noqa: S104 - inside the Pod
+            first_port=FIRST_PORT,
+            encryption=spec.encryption,
+            signature=spec.signature,
+        )
+        handle = PodHandle(self._cluster, name, info, launch.limits, gvisor=self._gvisor)
+        self._track(handle, launch.workspace)
+        try:
+            await self._run(handle, launch, info, before)
+        except BaseException as error:
+            await asyncio.shield(handle.kill())
+            if isinstance(error, Refused):
+                log.warning("the cluster refuses a Pod", reason=str(error))
+                raise StartFailed("the cluster refuses the kernel's Pod") from error
+            if isinstance(error, ConnectionFailed):
+                raise StartFailed("the kernel's Pod cannot be reached") from error
+            raise
+        return handle
+
+    async def _run(self, handle: PodHandle, launch: Launch, info: ConnectionInfo, before: PodHandle | None) -> None:
+        await self._cluster.create_pod(kernel_pod(self.settings, handle.id, launch, gvisor=self._gvisor))
+        lap(Stage.CREATE)
+        await handle.running()
+        if before is not None:
+            await _copy(before, handle)
+        hello = handshake(
+            launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, private=PRIVATE, env=environment()
+        )
+        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        spawn(self._deliver(handle, hello, delivered), "handshake")
+        await delivered
+        lap(Stage.RUN)
+
+    async def _deliver(self, handle: PodHandle, hello: bytes, delivered: asyncio.Future[None]) -> None:
+        """Send a handshake to the launcher, and leave the connection open until the launcher has surely read it."""
+        try:
+            async with self._cluster.run(handle.id, None) as stream:
+                await stream.write(hello)
+                delivered.set_result(None)
+                await asyncio.wait({handle.gone}, timeout=DELIVERED)
+        except SessionError as error:
+            if not delivered.done():
+                delivered.set_exception(error)
+
+    async def delete_workspace(self, workspace: str) -> None:
+        """Do nothing more than forget it: the files of a workspace have ended with its last Pod."""
+        self._latest.pop(workspace, None)
+
+    async def release(self) -> None:
+        """Leave the Pods and the policy to the next gateway."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
+        await self._cluster.close()
+
+    async def close(self) -> None:
+        """End all kernels."""
+        try:
+            await gather_all(*(handle.kill() for handle in list(self._handles.values())))
+        finally:
+            await self.release()
+
+
+async def _copy(old: PodHandle, new: PodHandle) -> None:
+    """Copy the files of a workspace from one Pod to another, before the second kernel starts.
+
+    Raises:
+        StartFailed: when that fails. A kernel without its files must not start.
+    """
+    try:
+        async with (
+            asyncio.timeout(COPY),
+            aclosing(old.output(_ARCHIVE, None)) as archive,
+            aclosing(new.output(_EXTRACT, archive)) as extracted,
+        ):
+            async for _ in extracted:
+                pass
+    except (SessionError, TimeoutError) as error:
+        raise StartFailed("the session's files could not be copied to its new Pod") from error

@@ -1,0 +1,216 @@
+"""Calls to the API of a cluster, in one namespace.
+
+Only this module knows the cluster's client. Answers are plain JSON. An API that does not answer, or that fails, raises
+BackendUnavailable; one that refuses raises Refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import structlog
+from kubernetes_asyncio import client, config
+from kubernetes_asyncio.stream import WsApiClient
+
+from sessions.backends.kubernetes.profile import CONTAINER, GRACE, KubernetesSettings
+from sessions.backends.kubernetes.streams import PROTOCOL, Stream
+from sessions.model.errors import BackendUnavailable, ConnectionFailed, NotInitialized
+
+log = structlog.get_logger()
+
+#: seconds for one call
+CALL = 10.0
+#: seconds after which a watch is opened again
+WATCH = 60
+#: seconds after which clients should try again
+RETRY_AFTER = 5
+#: connections to the API at the same time: one for each tool that runs, and some for calls
+CONNECTIONS = 1000
+_NOT_FOUND, _TOO_MANY, _FAILED = 404, 429, 500
+_FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+
+
+class Refused(Exception):
+    """The API has refused a call."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def unavailable() -> BackendUnavailable:
+    """Return the error for an API that does not answer."""
+    return BackendUnavailable("the cluster's API does not answer", retry_after=RETRY_AFTER)
+
+
+class Cluster:
+    """One namespace of a cluster."""
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        """Keep the settings. `connect` makes the connection."""
+        self._settings = settings
+        # Untyped, because the client declares classes where it also takes plain JSON.
+        self._plain: Any = None
+        self._policies: Any = None
+        self._streams: Any = None
+        #: address of the API, as host and port
+        self.address = ("", 0)
+
+    async def connect(self) -> None:
+        """Read the address and the credentials of the cluster. Idempotent.
+
+        Raises:
+            NotInitialized: when they cannot be read.
+        """
+        if self._plain is not None:
+            return
+        made = client.Configuration()
+        try:
+            if self._settings.kubeconfig:
+                await config.load_kube_config(self._settings.kubeconfig, client_configuration=made)
+            else:
+                config.load_incluster_config(made)
+        except config.ConfigException as error:
+            raise NotInitialized(f"the cluster's address and credentials cannot be read: {error}") from error
+        vars(made).update(connection_pool_maxsize=CONNECTIONS)
+        host, _, port = str(made.host).removeprefix("https://").partition(":")
+        self.address = (host, int(port or 443))
+        self._plain = client.CoreV1Api(client.ApiClient(made))
+        self._policies = client.NetworkingV1Api(self._plain.api_client)
+        self._streams = client.CoreV1Api(WsApiClient(made, "sec-websocket-protocol", PROTOCOL, heartbeat=30.0))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._plain is not None:
+            await self._plain.api_client.close()
+            await self._streams.api_client.close()
+            self._plain = None
+
+    async def _answer(self, call: Awaitable[Any]) -> bytes:
+        try:
+            async with asyncio.timeout(CALL):
+                response = await call
+                body: bytes = await response.read()
+        except _FAILURES as error:
+            log.warning("the cluster's API does not answer", error=str(error)[:200])
+            raise unavailable() from error
+        if response.status >= _FAILED or response.status == _TOO_MANY:
+            log.warning("the cluster's API fails", status=response.status, answer=body[:300].decode(errors="replace"))
+            raise unavailable()
+        if response.status >= 400:  # noqa: PLR2004 - every refusal
+            raise Refused(response.status, _message(body))
+        return body
+
+    async def create_pod(self, manifest: dict[str, Any]) -> None:
+        """Make a Pod."""
+        name = self._settings.namespace
+        await self._answer(self._plain.create_namespaced_pod(name, manifest, _preload_content=False))
+
+    async def delete_pod(self, name: str) -> bool:
+        """Ask for the end of a Pod. Return whether there is one."""
+        call = self._plain.delete_namespaced_pod(
+            name, self._settings.namespace, grace_period_seconds=GRACE, _preload_content=False
+        )
+        try:
+            await self._answer(call)
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return False
+        return True
+
+    async def pods(self) -> tuple[list[dict[str, Any]], str]:
+        """Return all Pods of this installation, and the version from which a watch sees all later changes."""
+        call = self._plain.list_namespaced_pod(
+            self._settings.namespace, label_selector=self._settings.selector, _preload_content=False
+        )
+        listed = orjson.loads(await self._answer(call))
+        return listed["items"], str(listed["metadata"]["resourceVersion"])
+
+    async def watch(self, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+        """Yield the changes of this installation's Pods since a version, until the API ends the watch.
+
+        Raises:
+            BackendUnavailable: when the connection breaks.
+        """
+        try:
+            response = await self._plain.list_namespaced_pod(
+                self._settings.namespace,
+                label_selector=self._settings.selector,
+                resource_version=version,
+                watch=True,
+                timeout_seconds=WATCH,
+                _preload_content=False,
+                _request_timeout=(CALL, WATCH + CALL),
+            )
+            try:
+                while line := await response.content.readline():
+                    event = orjson.loads(line)
+                    yield event["type"], event["object"]
+            finally:
+                response.close()
+        except _FAILURES as error:
+            raise unavailable() from error
+
+    async def log(self, name: str) -> bytes:
+        """Return what a Pod has printed."""
+        call = self._plain.read_namespaced_pod_log(name, self._settings.namespace, _preload_content=False)
+        return await self._answer(call)
+
+    async def ensure_policy(self, manifest: dict[str, Any]) -> bool:
+        """Make a network policy, or replace one of the same name that differs. Return whether it was missing."""
+        name, namespace = manifest["metadata"]["name"], self._settings.namespace
+        try:
+            call = self._policies.read_namespaced_network_policy(name, namespace, _preload_content=False)
+            there = orjson.loads(await self._answer(call))
+        except Refused as error:
+            if error.status != _NOT_FOUND:
+                raise
+            call = self._policies.create_namespaced_network_policy(namespace, manifest, _preload_content=False)
+            await self._answer(call)
+            return True
+        if {**there["spec"], "egress": there["spec"].get("egress", [])} == manifest["spec"]:
+            return False
+        call = self._policies.replace_namespaced_network_policy(name, namespace, manifest, _preload_content=False)
+        await self._answer(call)
+        return True
+
+    @asynccontextmanager
+    async def run(self, name: str, command: list[str] | None) -> AsyncIterator[Stream]:
+        """Run a command in a Pod's container, or reach the input of its first process.
+
+        Args:
+            name: name of the Pod.
+            command: the command. None means the first process.
+
+        Raises:
+            ConnectionFailed: when the container cannot be reached.
+        """
+        wanted = {"container": CONTAINER, "stdin": True, "stderr": False, "_preload_content": False}
+        streams, namespace = self._streams, self._settings.namespace
+        try:
+            async with asyncio.timeout(CALL):
+                if command is None:
+                    call = streams.connect_get_namespaced_pod_attach(name, namespace, stdout=True, **wanted)
+                else:
+                    call = streams.connect_get_namespaced_pod_exec(
+                        name, namespace, command=command, stdout=True, **wanted
+                    )
+                connection = await (await call)
+        except _FAILURES as error:
+            log.info("a Pod cannot be reached", error=str(error)[:200])
+            raise ConnectionFailed("the sandbox cannot be reached now") from error
+        async with aclosing(Stream(connection)) as stream:
+            yield stream
+
+
+def _message(body: bytes) -> str:
+    try:
+        return str(orjson.loads(body).get("message", ""))[:300]
+    except (orjson.JSONDecodeError, AttributeError):
+        return body[:300].decode(errors="replace")

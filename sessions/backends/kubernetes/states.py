@@ -1,0 +1,84 @@
+"""What a Pod's object says about its kernel: whether it runs, why it never will, and how it has ended."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sessions.model.values import SIGNALLED, ExitReason, KernelExit
+
+#: reasons of a container that waits, with which it will never run, in the user's words
+_NEVER = {
+    "ErrImageNeverPull": "no node of the cluster has the image, and the setting `pull_policy` forbids to pull it",
+    "ErrImagePull": "the cluster cannot pull the image",
+    "ImagePullBackOff": "the cluster cannot pull the image",
+    "InvalidImageName": "the cluster does not accept the image's name",
+    "CreateContainerConfigError": "the cluster cannot make the container",
+    "CreateContainerError": "the cluster cannot make the container",
+    "RunContainerError": "the cluster cannot run the container",
+}
+#: reasons of the condition DisruptionTarget, in the user's words
+_DISRUPTED = {
+    "DeletionByTaintManager": "its node does not answer, or is being emptied",
+    "EvictionByEvictionAPI": "its node is being emptied",
+    "PreemptionByScheduler": "a Pod of a higher priority needed its place",
+    "TerminationByKubelet": "its node ended it, because the node lacks memory or disk or is shut down",
+    "DeletionByPodGC": "its node is gone",
+}
+#: exit code of a sandbox that the memory limit has ended
+_KILLED = SIGNALLED + 9
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is known of a Pod."""
+
+    running: bool
+    address: str
+    #: why the Pod will not run, in the user's words. Empty while it may.
+    hopeless: str
+    end: KernelExit | None
+
+
+def state_of(pod: dict[str, Any]) -> State:
+    """Return what a Pod's object says."""
+    status = pod.get("status", {})
+    containers: list[dict[str, Any]] = status.get("containerStatuses") or [{}]
+    container = containers[0].get("state", {})
+    conditions = {each["type"]: each for each in status.get("conditions", ())}
+    return State(
+        "running" in container,
+        str(status.get("podIP", "")),
+        _hopeless(container, conditions),
+        _end(pod, container, conditions),
+    )
+
+
+def _hopeless(container: dict[str, Any], conditions: dict[str, Any]) -> str:
+    scheduled = conditions.get("PodScheduled", {})
+    if scheduled.get("reason") == "Unschedulable":
+        return f"no node of the cluster has room for the kernel: {_short(scheduled.get('message', ''))}"
+    return _NEVER.get(container.get("waiting", {}).get("reason", ""), "")
+
+
+def _end(pod: dict[str, Any], container: dict[str, Any], conditions: dict[str, Any]) -> KernelExit | None:
+    status, ended = pod.get("status", {}), container.get("terminated")
+    code = None if ended is None else ended.get("exitCode")
+    if status.get("reason") == "Evicted":
+        return KernelExit(ExitReason.EXITED, why=f"its node evicted it: {_short(status.get('message', ''))}")
+    disrupted = conditions.get("DisruptionTarget", {})
+    if disrupted.get("status") == "True":
+        return KernelExit(ExitReason.EXITED, why=_DISRUPTED.get(disrupted.get("reason"), "the cluster ended it"))
+    if ended is None:
+        return KernelExit(ExitReason.EXITED, code) if status.get("phase") in {"Failed", "Succeeded"} else None
+    if "deletionTimestamp" in pod["metadata"]:
+        return KernelExit(ExitReason.EXITED, why="its Pod was deleted from outside of the gateway")
+    # The launcher leaves a message when it ends. When the memory limit ends a gVisor sandbox, it cannot.
+    if ended.get("reason") == "OOMKilled" or (code == _KILLED and not ended.get("message")):
+        return KernelExit(ExitReason.OOM, code)
+    return KernelExit(ExitReason.EXITED, code)
+
+
+def _short(message: str) -> str:
+    """Return the cluster's own words without their end, which repeats them."""
+    return message.partition(" preemption:")[0].strip()[:200]

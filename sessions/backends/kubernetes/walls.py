@@ -1,0 +1,213 @@
+"""The proof that the runtime and the network policy isolate kernels. Pods run `kernel_image/probe.py`.
+
+The proof tests behaviour: two Pods with the role of kernels and two others try to reach one another, the cluster's API
+and their nodes. Each wall has a positive control: what a kernel must not reach, a Pod without the policy has just
+reached, and what nobody may reach, the gateway has. An enforcer that learns of Pods late leaves their first moments
+open, so two more kernels try to connect as soon as they start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+import structlog
+
+from sessions.backends.kubernetes.cluster import Cluster, Refused
+from sessions.backends.kubernetes.profile import (
+    FIRST_PORT,
+    IMAGE_DIR,
+    PYTHON,
+    ROLE_LABEL,
+    KubernetesSettings,
+    pod,
+)
+from sessions.backends.kubernetes.states import state_of
+from sessions.model.errors import ConnectionFailed, NotInitialized
+from sessions.model.kernelspecs import Inventory
+from sessions.model.values import Limits
+
+log = structlog.get_logger()
+
+#: seconds for the Pods of a proof to run, and to end
+TIMEOUT = 60.0
+#: seconds between two looks at them, and for the first connection of the gateway
+LOOK, CONNECT = 0.2, 10.0
+#: role of Pods without the policy
+WITNESS = "witness"
+#: port of the kubelet on each node
+KUBELET = 10250
+Target = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Proven:
+    """What the Pods of a proof have found."""
+
+    gvisor: bool
+    inventory: Inventory
+
+
+async def prove(cluster: Cluster, settings: KubernetesSettings) -> Proven:
+    """Run the Pods of the proof, and check what they could reach.
+
+    Raises:
+        NotInitialized: when they could not be run, or reached what a kernel must not reach.
+        BackendUnavailable: when the API does not answer.
+    """
+    names = {role: [f"kernel-gateway-{role}-{uuid.uuid4().hex[:12]}" for _ in range(2)] for role in ("kernel", WITNESS)}
+    early = [f"kernel-gateway-early-{uuid.uuid4().hex[:12]}" for _ in range(2)]
+    try:
+        for role, pair in names.items():
+            for name in pair:
+                await cluster.create_pod(_probe(settings, name, role, listen=FIRST_PORT))
+        pods = await _running(cluster, [*names["kernel"], *names[WITNESS]])
+        at = {name: (str(each["status"]["podIP"]), FIRST_PORT) for name, each in pods.items()}
+        proven = await _reach(cluster, settings, names, at, {each["status"]["hostIP"] for each in pods.values()})
+        for name in early:
+            targets = [at[each] for each in names[WITNESS]]
+            await cluster.create_pod(_probe(settings, name, "kernel", targets=targets))
+        await _prove_early(cluster, early)
+    except Refused as error:
+        raise NotInitialized(f"the cluster refuses a Pod or a policy of the proof: {error}") from error
+    finally:
+        await asyncio.shield(_remove(cluster, [*names["kernel"], *names[WITNESS], *early]))
+    return proven
+
+
+def _probe(
+    settings: KubernetesSettings,
+    name: str,
+    role: str,
+    *,
+    listen: int | None = None,
+    targets: list[Target] | None = None,
+) -> dict[str, Any]:
+    request = orjson.dumps({"listen": listen, "targets": targets or []}).decode()
+    made = pod(settings, name, role, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", request], Limits())
+    alike = {
+        "labelSelector": {"matchLabels": {**settings.labels, ROLE_LABEL: role}},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    # The two Pods of a role are on two nodes if there are two.
+    made["spec"]["affinity"] = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": alike}]
+        }
+    }
+    return made
+
+
+async def _running(cluster: Cluster, names: list[str]) -> Mapping[str, dict[str, Any]]:
+    """Wait until Pods run, and return their objects."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                found = {each["metadata"]["name"]: each for each in (await cluster.pods())[0]}
+                states = {name: state_of(found[name]) for name in names if name in found}
+                for state in states.values():
+                    if state.hopeless or state.end is not None:
+                        raise NotInitialized(f"a Pod of the proof does not run: {state.hopeless or state.end}")
+                if len(states) == len(names) and all(state.running and state.address for state in states.values()):
+                    return {name: found[name] for name in names}
+                await asyncio.sleep(LOOK)
+    except TimeoutError as error:
+        raise NotInitialized(f"the Pods of the proof did not run within {TIMEOUT:g} s") from error
+
+
+async def _reach(
+    cluster: Cluster,
+    settings: KubernetesSettings,
+    names: Mapping[str, list[str]],
+    at: Mapping[str, Target],
+    nodes: set[str],
+) -> Proven:
+    kernels, witnesses = names["kernel"], names[WITNESS]
+    outside = [cluster.address, *((node, KUBELET) for node in sorted(nodes))]
+    for name in kernels:  # the very way in which kernels are used later
+        if not await _connects(at[name]):
+            raise NotInitialized(
+                "the gateway cannot reach a kernel's Pod: its address must be among those of `gateway`, or its Pod "
+                "must have the gateway's label"
+            )
+    everything = [*at.values(), *outside]
+    asked = [_asked(cluster, name, [target for target in everything if target != at[name]]) for name in at]
+    answers = dict(zip(at, await asyncio.gather(*asked), strict=True))
+    reached = {name: {(host, port) for host, port in answer["reached"]} for name, answer in answers.items()}
+    for name in witnesses:
+        others = {at[each] for each in witnesses if each != name} | {cluster.address}
+        if not others <= reached[name]:
+            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {others}")
+        if through := reached[name] & {at[each] for each in kernels}:
+            raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
+    for name in kernels:
+        if through := reached[name]:
+            raise NotInitialized(f"the cluster does not enforce network policies: a kernel reached {through}")
+    if settings.gvisor and not all(answers[name]["gvisor"] for name in kernels):
+        raise NotInitialized(
+            f"the runtime class {settings.runtime_class!r} is not gVisor; a plain runtime must be asked for by name"
+        )
+    first = answers[kernels[0]]
+    return Proven(all(answers[name]["gvisor"] for name in kernels), Inventory(first["python"], first["packages"]))
+
+
+async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> dict[str, Any]:
+    """Run the probe in a Pod, and return its answer."""
+    request = orjson.dumps({"listen": None, "targets": targets}).decode()
+    said = b""
+    try:
+        async with cluster.run(name, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", request]) as stream:
+            while piece := await stream.read():
+                said += piece
+        answer: dict[str, Any] = orjson.loads(said)
+    except (ConnectionFailed, orjson.JSONDecodeError) as error:
+        raise NotInitialized("a Pod of the proof gives no answer") from error
+    return answer
+
+
+async def _connects(target: Target) -> bool:
+    """Connect to a Pod that has just begun to run, and perhaps does not listen yet."""
+    try:
+        async with asyncio.timeout(CONNECT):
+            while True:
+                try:
+                    _, writer = await asyncio.open_connection(*target)
+                except ConnectionError:
+                    await asyncio.sleep(LOOK)
+                else:
+                    writer.close()
+                    return True
+    except (OSError, TimeoutError):
+        return False
+
+
+async def _prove_early(cluster: Cluster, names: list[str]) -> None:
+    """Check that kernels reach nobody in their first moments. They have ended when they have tried."""
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            while True:
+                ended = [
+                    each["metadata"]["name"]
+                    for each in (await cluster.pods())[0]
+                    if each.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+                ]
+                if set(names) <= set(ended):
+                    break
+                await asyncio.sleep(LOOK)
+    except TimeoutError as error:
+        raise NotInitialized(f"the Pods of the proof did not end within {TIMEOUT:g} s") from error
+    for name in names:
+        try:
+            reached = orjson.loads(await cluster.log(name))["reached"]
+        except (orjson.JSONDecodeError, KeyError) as error:
+            raise NotInitialized("a Pod of the proof gives no answer") from error
+        if reached:
+            raise NotInitialized(f"the cluster enforces network policies too late: a new kernel reached {reached}")
+
+
+async def _remove(cluster: Cluster, names: list[str]) -> None:
+    await asyncio.gather(*map(cluster.delete_pod, names), return_exceptions=True)

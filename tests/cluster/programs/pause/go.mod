@@ -1,0 +1,2 @@
+module testcluster/pause
+go 1.26

@@ -1,0 +1,96 @@
+"""What a Pod of the Kubernetes backend is made with, and what its object says. No cluster is needed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sessions.backends.base import Launch
+from sessions.backends.kubernetes import KubernetesBackend, KubernetesSettings
+from sessions.backends.kubernetes.profile import kernel_pod, network_policy
+from sessions.backends.kubernetes.states import state_of
+from sessions.model.errors import NotInitialized
+from sessions.model.values import ExitReason
+from tests.fakes import KERNELSPECS
+
+SETTINGS = KubernetesSettings("kernels:1", "secret-instance")
+LAUNCH = Launch(KERNELSPECS.find("python"), workspace="team-workspace", tenant="team", session="analysis")
+
+
+def test_a_pod_is_restricted_and_names_nobody() -> None:
+    made = kernel_pod(SETTINGS, "pod", LAUNCH, gvisor=True)
+    spec, container = made["spec"], made["spec"]["containers"][0]
+    assert (spec["runtimeClassName"], spec["automountServiceAccountToken"]) == ("gvisor", False)
+    assert (spec["enableServiceLinks"], spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == (
+        False,
+        "Never",
+        1,
+    )
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert container["resources"]["limits"]["memory"] == str(LAUNCH.limits.memory)
+    assert all("sizeLimit" in volume["emptyDir"] for volume in spec["volumes"])
+    for name in ("team", "analysis", "secret-instance"):
+        assert name not in repr(made)
+
+
+def test_the_policy_lets_in_only_the_gateway_and_nothing_out() -> None:
+    spec = network_policy(SETTINGS)["spec"]
+    assert (spec["policyTypes"], spec["egress"]) == (["Ingress", "Egress"], [])
+    assert "podSelector" in spec["ingress"][0]["from"][0]
+    outside = network_policy(KubernetesSettings("kernels:1", "i", gateway=("10.0.0.1/32",)))
+    assert outside["spec"]["ingress"][0]["from"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
+
+
+def pod(status: dict[str, Any], **metadata: str) -> dict[str, Any]:
+    return {"metadata": metadata, "status": status}
+
+
+def ended(code: int, **more: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": "Error", **more}}}]}
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason", "words"),
+    [
+        (pod(ended(137)), ExitReason.OOM, "SIGKILL"),
+        (pod(ended(137, message="137")), ExitReason.EXITED, "SIGKILL"),
+        (pod(ended(3, message="3")), ExitReason.EXITED, "exit code 3"),
+        (pod({"phase": "Failed", "reason": "Evicted", "message": "low on disk"}), ExitReason.EXITED, "low on disk"),
+        (pod(ended(137), deletionTimestamp="now"), ExitReason.EXITED, "deleted from outside"),
+        (
+            pod({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}]}),
+            ExitReason.EXITED,
+            "its node does not answer",
+        ),
+        (
+            pod({"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}),
+            ExitReason.EXITED,
+            "higher priority",
+        ),
+    ],
+)
+def test_each_end_of_a_pod_has_its_words(seen: dict[str, Any], reason: ExitReason, words: str) -> None:
+    end = state_of(seen).end
+    assert end is not None
+    assert end.reason is reason
+    assert words in str(end)
+
+
+def test_a_pod_that_will_never_run_says_why() -> None:
+    waiting = {"containerStatuses": [{"state": {"waiting": {"reason": "ErrImageNeverPull"}}}]}
+    assert "image" in state_of(pod(waiting)).hopeless
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes: memory"}
+    assert "memory" in state_of(pod({"conditions": [condition]})).hopeless
+    creating = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
+    assert not state_of(pod(creating)).hopeless
+
+
+async def test_a_backend_without_a_proof_starts_no_kernel() -> None:
+    with pytest.raises(NotInitialized):
+        await KubernetesBackend(SETTINGS).start(LAUNCH)

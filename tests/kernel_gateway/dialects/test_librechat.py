@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import hmac
 import json
+import re
 import secrets
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,13 +19,20 @@ from typing import Any
 import pytest
 import requests
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from kernel_gateway.identity.user_tokens import UserTokens
+from sessions.model.errors import InvalidRequest
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import process_only
 
-BASE = "/librechat/v1"
+#: the path of the base URL that the page gives, and its commands
+PAGE = Path("docs/clients/librechat.md").read_text()
+[BASE] = re.findall(r"BASEURL=http://127.0.0.1:8888(\S+)", PAGE)
 PRIVATE, STRANGERS = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
 PUBLIC = PRIVATE.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
@@ -35,7 +44,7 @@ def encoded(value: bytes | Json) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def claims_of(user: str, tenant: str, **changed: Any) -> Json:
+def claims_of(user: str, tenant: str | None, **changed: Any) -> Json:
     now = int(time.time())
     told = {"iss": "librechat", "aud": "codeapi", "sub": user, "tenant_id": tenant, "jti": secrets.token_hex(8)}
     told |= {"iat": now, "nbf": now, "exp": now + 300, "role": "USER", "principal_source": "librechat_jwt"}
@@ -43,7 +52,7 @@ def claims_of(user: str, tenant: str, **changed: Any) -> Json:
 
 
 def token(
-    user: str = "ada", tenant: str = "acme", key: Ed25519PrivateKey = PRIVATE, alg: str = "EdDSA", **changed: Any
+    user: str = "ada", tenant: str | None = "acme", key: Ed25519PrivateKey = PRIVATE, alg: str = "EdDSA", **changed: Any
 ) -> str:
     """Return a token as LibreChat signs it."""
     signed = f"{encoded({'alg': alg, 'typ': 'JWT', 'kid': 'k'})}.{encoded(claims_of(user, tenant, **changed))}"
@@ -99,7 +108,7 @@ def download(gateway: Gateway, jwt: str | None, file: Json, **asked: Any) -> req
 
 
 @pytest.mark.gate
-def test_a_run_of_librechat_keeps_its_variables_and_its_files(gateway: Gateway) -> None:
+def test_a_run_of_librechat_keeps_its_variables_and_files(gateway: Gateway) -> None:
     """The sequence of one chat: a file is sent, code reads it, and its output is fetched."""
     hint, sent = f"chat-{secrets.token_hex(4)}", upload(gateway, None)
     data = "/mnt/data" if gateway.isolation == "docker" else "."
@@ -214,6 +223,50 @@ def test_files_of_an_agent_or_a_skill_belong_to_its_tenant(trusting: Gateway) ->
         for wrong in ({"id": "other"}, {"kind": "user"}, {"version": "1"} if file is skills else {"kind": "skill"}):
             assert refused(download(trusting, token(), file, **query(file) | wrong)) == (404, "SB014")
         assert refused(download(trusting, token(tenant="evil"), file, **query(file))) == (404, "SB014")
+
+
+def test_keys_made_as_shown_verify_tokens(tmp_path: Path) -> None:
+    [commands] = re.findall("```sh\n(openssl.+?)```", PAGE, re.DOTALL)
+    subprocess.run(["sh", "-ec", commands], cwd=tmp_path, check=True)
+    own = load_pem_private_key((tmp_path / "librechat.pem").read_bytes(), None)
+    assert isinstance(own, Ed25519PrivateKey)
+    public = (tmp_path / "librechat-public.pem").read_bytes()
+    rsa = generate_private_key(65537, 2048)
+    (tmp_path / "both.pem").write_bytes(
+        public + rsa.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
+    tokens = UserTokens.of_file(tmp_path / "both.pem")
+    signed = token(alg="RS256").rpartition(".")[0]
+    for jwt in (token(key=own), f"{signed}.{encoded(rsa.sign(signed.encode(), PKCS1v15(), SHA256()))}"):
+        user = tokens.user(jwt)
+        assert (user.caller.tenant, user.name) == ("librechat-acme", "ada")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        generate_private_key(65537, 1024).public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo),
+        b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----",
+    ],
+    ids=["none", "small", "broken"],
+)
+def test_keys_that_cannot_be_used_are_refused_at_the_start(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "keys.pem").write_bytes(content)
+    with pytest.raises(InvalidRequest):
+        UserTokens.of_file(tmp_path / "keys.pem")
+
+
+def test_names_of_tenants_never_become_the_same(tmp_path: Path) -> None:
+    (tmp_path / "keys.pem").write_bytes(PUBLIC)
+    tokens = UserTokens.of_file(tmp_path / "keys.pem")
+    digest = tokens.user(token(tenant="a b")).caller.tenant
+    told = [
+        tokens.user(token(tenant=each)).caller.tenant
+        for each in ("a", "a:b", "x" * 64, digest.partition(".")[2], digest)
+    ]
+    assert len({digest, *told}) == 6
+    assert tokens.user(token(tenant=None)).caller.tenant == "librechat-legacy"
 
 
 # -- files ------------------------------------------------------------------------------------------------------

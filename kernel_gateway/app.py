@@ -31,6 +31,7 @@ from kernel_gateway.http.handlers import MAX_BODY, BaseHandler, NotFoundHandler
 from kernel_gateway.identity import auth
 from kernel_gateway.identity.keystore import KeyStore
 from kernel_gateway.identity.origins import Origins
+from kernel_gateway.identity.user_tokens import UserTokens
 from kernel_gateway.isolation import kernelspecs, make_backend
 from kernel_gateway.journal import Journal
 from kernel_gateway.observe import logs
@@ -45,6 +46,7 @@ from kernel_gateway.wire.open_sockets import OpenSockets
 from kernel_gateway.wire.server import serve
 from sessions import providers
 from sessions.checkpoints.writing import KernelMemory
+from sessions.file_store.store import FileStore
 from sessions.kernels.pool import Pool
 from sessions.kernels.readiness import Readiness
 from sessions.kernels.start_queue import StartQueue
@@ -71,6 +73,7 @@ from sessions.store.templates import Templates
 from sessions.store.tenant_limits import TenantLimitStore
 from sessions.store.usage_store import Held, UsageStore
 from sessions.tenants.audit_disk import AuditDisk
+from sessions.tenants.budget import Budget
 from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.memory import PromisedMemory
 from sessions.tenants.quotas import Quotas
@@ -125,10 +128,12 @@ class Budgets:
     memory: PromisedMemory
     sleep_disk: SleepDisk
     workspaces: WorkspaceDisk
+    files: FileStore
 
     def held(self) -> Held:
         """Return what each tenant has of it now."""
-        disk = Counter(self.workspaces.by_tenant()) + Counter(self.sleep_disk.by_tenant())
+        on_disk = (self.workspaces, self.sleep_disk, self.files)
+        disk = sum((Counter(each.by_tenant()) for each in on_disk), Counter[str]())
         return Held(self.memory.by_tenant(), disk)
 
 
@@ -173,6 +178,7 @@ class Service:
             PromisedMemory(settings.total_memory, settings.share),
             SleepDisk(settings.sleep_disk, settings.share),
             WorkspaceDisk(lambda: self.backend.room, settings.share),
+            FileStore(self.state_dir, Budget(settings.stored_disk, settings.share), settings.stored_for, time.time),
         )
         starts = StartQueue(
             self.backend,
@@ -311,6 +317,8 @@ class Service:
                 trusts_local_clients=self._trusts_local_clients(),
             ),
             keystore=self.keystore,
+            user_tokens=self._user_tokens(),
+            file_store=self._budgets.files,
             tenant_limits=self.tenant_limits,
             audit=self.audit,
             metrics=self.metrics,
@@ -334,6 +342,10 @@ class Service:
             ports=self.ports,
             links_secret=stored_word(self.state_dir / "links"),
         )
+
+    def _user_tokens(self) -> UserTokens | None:
+        path = self.settings.librechat_keys
+        return None if path is None else UserTokens.of_file(path)
 
     def _trusts_local_clients(self) -> bool:
         """Return whether clients on this machine may send requests without a key.
@@ -406,6 +418,7 @@ class Service:
             spawn(self.pool.run(CULL_INTERVAL), "pool"),
             spawn(self._culler.run(CULL_INTERVAL), "culler"),
             spawn(self.keystore.keep_saving_uses(), "last uses of keys"),
+            spawn(self._budgets.files.keep_expiring(), "stored files"),
         ]
         if self._renewal is not None:
             self._background.append(spawn(forever(self._renewal), "certificate"))
@@ -498,7 +511,7 @@ class Service:
         yield self.backend.release if self.settings.keep_sessions else self.backend.close
         yield self.syncer.close
         for database in (
-            *(self.templates, self.keystore, self.tenant_limits),
+            *(self.templates, self.keystore, self.tenant_limits, self._budgets.files),
             *(self.provider_store, self.audit, self.usage, self.ledger),
         ):
             yield database.close

@@ -157,6 +157,11 @@ class Settings(BaseSettings):
     fallback_provider: Literal["self_managed", "aliyun_codeinterpreter", "e2b", "local"] | None = _place(
         None, description="provider for programs that the active one cannot begin; none: no fallback"
     )
+    librechat_keys: Path | None = _keys(
+        None,
+        description="PEM file with the public keys that verify the tokens of LibreChat's users; none: LibreChat needs "
+        "a key, and its users share their sessions",
+    )
     secrets_key_file: Path | None = _keys(
         None,
         description="file with the key of providers' secrets and sleeping memory; "
@@ -185,6 +190,10 @@ class Settings(BaseSettings):
     sleep_disk: SomeBytes = _life(
         4096 * MIB, description="disk for sleeping sessions, checkpoints and snapshots, in state_dir; 0: none may sleep"
     )
+    stored_disk: Bytes = _tenants(
+        1024 * MIB, description="disk for files that belong to no session (LibreChat's), in state_dir, for example 1g"
+    )
+    stored_for: Seconds = _life(86400, description="seconds for which such files are kept")
     max_lifetime: float = _life(
         0, ge=0, allow_inf_nan=False, description="seconds after which any session is ended; 0: no limit"
     )

@@ -14,11 +14,13 @@ from kernel_gateway.fair_loop import FairLoop
 from kernel_gateway.identity.auth import Keys
 from kernel_gateway.identity.keystore import KeyStore
 from kernel_gateway.identity.origins import Origins
+from kernel_gateway.identity.user_tokens import UserTokens
 from kernel_gateway.observe.alerts import AlertWatch
 from kernel_gateway.observe.metrics import Metrics
 from kernel_gateway.wire.incoming import Incoming
 from kernel_gateway.wire.open_sockets import OpenSockets
 from sessions.backends.abilities import Ability
+from sessions.file_store.store import FileStore
 from sessions.model.errors import SessionError
 from sessions.model.kernelspecs import Inventory, KernelSpecs
 from sessions.ports.ports import Ports
@@ -48,6 +50,9 @@ class Gateway:
     specs: KernelSpecs
     keys: Keys
     keystore: KeyStore
+    #: verifies the tokens of LibreChat's users; None: they need a key
+    user_tokens: UserTokens | None
+    file_store: FileStore
     tenant_limits: TenantLimitStore
     audit: Audit
     metrics: Metrics

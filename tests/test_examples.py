@@ -30,6 +30,7 @@ MONITORING = "kernel_gateway/monitoring/test_monitoring.py"
 MCP = "kernel_gateway/cli/test_mcp_stdio.py"
 IMAGE = "kernel_image/test_image.py"
 IMAGES = "kernel_image/test_other_images.py"
+LIBRECHAT = "kernel_gateway/dialects/test_librechat.py"
 #: the tests that run each example: page, text of its first line, and the test
 RUN_BY = {
     (page, begins): f"tests/{test}"
@@ -54,6 +55,13 @@ RUN_BY = {
         ("docs/clients/agentrun.md", "export AGENTRUN", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
         ("docs/clients/agentrun.md", "from agentrun", "clients/test_agentrun.py::test_the_example_works_when_pasted"),
         ("docs/clients/dify.md", "CODE_", "kernel_gateway/dialects/test_dify.py::test_a_code_node_gets_its_result"),
+        (
+            "docs/clients/librechat.md",
+            "LIBRECHAT_",
+            f"{LIBRECHAT}::test_a_run_of_librechat_keeps_its_variables_and_files",
+        ),
+        ("docs/clients/librechat.md", "openssl", f"{LIBRECHAT}::test_keys_made_as_shown_verify_tokens"),
+        ("docs/clients/librechat.md", "CODEAPI_", f"{LIBRECHAT}::test_keys_made_as_shown_verify_tokens"),
         (
             "docs/clients/open_webui.md",
             "export CODE_",

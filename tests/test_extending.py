@@ -90,6 +90,7 @@ NO_OPENAPI = {
     "dify": "six paths, in the form of Dify's sandbox, which serves no description",
     "dynamic_sessions": "the original has its own description, and clients know no path for one",
     "e2b": "the original has its own description, and clients know no path for one",
+    "librechat": "ten paths, in the form of LibreChat's code API, whose clients read no description",
     "mcp": "JSON-RPC, whose `tools/list` describes the tools",
     "ops": "four fixed paths without a request body",
     "ragflow": "two paths, in the form of RAGFlow's executor, which serves no description",

@@ -157,7 +157,7 @@ TOWERS: dict[str, list[set[str]]] = {
     "sessions": [
         {"__init__", "model"},
         {"guest", "policy", "store", "tenants"},
-        {"backends"},
+        {"backends", "file_store"},
         {"kernels"},
         {"tools"},
         {"cells", "checkpoints"},

@@ -10,6 +10,7 @@ from kernel_gateway.dialects import (
     dynamic_sessions,
     e2b,
     jupyter,
+    librechat,
     mcp,
     native,
     ops,
@@ -30,6 +31,7 @@ DIALECTS = (
     mcp.DIALECT,
     dify.DIALECT,
     dynamic_sessions.DIALECT,
+    librechat.DIALECT,
     ops.DIALECT,
     web.DIALECT,
 )

@@ -106,6 +106,7 @@ UNSET: dict[str, Callable[[float], Take]] = {
 #: settings of other shared budgets → their test
 ELSEWHERE = {
     "sleep_disk": "sessions/tenants/test_budget.py: the disk on which others sleep",
+    "stored_disk": "sessions/file_store/test_store.py: files that belong to no session",
     "max_total_memory": "sessions/tenants/test_budget.py: the memory of all kernels",
     "max_kept_bytes": "sessions/tenants/test_kept_bytes.py: whoever keeps most loses",
     "max_port_connections": "sessions/ports/test_ports.py: a tenant leaves connections to others",
@@ -129,6 +130,7 @@ OTHER = {
 #: modules that share out something, by these classes → why no tenant can take what others need, or the test
 CLASSES = {"Admission", "Shares", "Budget", "Semaphore", "BoundedSemaphore", "ThreadPoolExecutor"}
 SHARING = {
+    "kernel_gateway.app": "stored_disk",
     "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
     "kernel_image.probe": "nothing of a tenant's",
     "kernel_gateway.fair_loop": "turns: a slice takes a moment",

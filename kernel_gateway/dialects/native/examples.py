@@ -239,7 +239,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         UsageReport: {"since": _TIME, "until": None, "tenants": [_USAGE]},
         TenantLimits: _LIMITS,
         Tenants: {"tenants": [_TENANT], "window": 3600.0},
-        RemovedTenant: {"keys": 2, "sessions": 3, "sandboxes": 0, "templates": 1},
+        RemovedTenant: {"keys": 2, "sessions": 3, "sandboxes": 0, "templates": 1, "files": 0},
         StartedEvent: {"type": "started", "execution_count": 1, "id": 1},
         OutputEvent: {"type": "output", "output": _OUTPUT, "id": 2},
         UpdateEvent: {

@@ -21,6 +21,7 @@ class RemovedTenant(BaseModel):
     sessions: int
     sandboxes: int
     templates: int
+    files: int
 
 
 class TenantHandler(AdminHandler):
@@ -51,6 +52,7 @@ class TenantHandler(AdminHandler):
             sessions=len(sessions),
             sandboxes=len(sandboxes),
             templates=gateway.templates.delete_all(tenant),
+            files=gateway.file_store.delete_all(tenant),
         )
         gateway.tenant_limits.change(tenant, dict.fromkeys(SETTINGS))
         await gateway.sandboxes.snapshots.delete_all(tenant)

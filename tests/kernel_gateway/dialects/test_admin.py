@@ -123,7 +123,7 @@ def test_a_tenant_is_removed_with_all_that_it_has(run: Gateway, admin: str) -> N
     assert ask(run, admin, "PATCH", limits, json={"sessions": 7}).json()["sessions"]["value"] == 7
     removed = ask(run, admin, "DELETE", "/v1/admin/tenants/leaving")
     assert removed.status_code == 200, removed.text
-    assert removed.json() == {"keys": 2, "sessions": 1, "sandboxes": 0, "templates": 1}
+    assert removed.json() == {"keys": 2, "sessions": 1, "sandboxes": 0, "templates": 1, "files": 0}
     for key in keys:
         assert failure(ask(run, key, "GET", "/v1/sessions")) == (401, "SB020")
     live = ask(run, admin, "GET", "/v1/admin/sessions").json()["sessions"]

@@ -15,7 +15,10 @@ from tornado.httputil import HTTPServerRequest
 #: matches all origins
 ANY = "*"
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
-_HEADERS = "Accept, Authorization, Content-Type, If-Range, Last-Event-ID, Range, X-API-Key, X-Request-Id, X-XSRFToken"
+_HEADERS = (
+    "Accept, Authorization, Content-Type, If-Range, Last-Event-ID, Range, X-API-Key, X-Request-Id, X-Session-Id, "
+    "X-XSRFToken"
+)
 #: headers of an answer that a page may read besides the body
 _EXPOSED = "Accept-Ranges, Content-Range, ETag, Location, Retry-After, X-Request-Id"
 #: seconds for which a browser may cache the answer to a preflight

@@ -283,6 +283,12 @@ class Commands:
             work.result()
         return command, listener
 
+    async def end(self, command: AttachedCommand) -> None:
+        """End one attached command and all its descendants, and wait until it has ended."""
+        if (work := self._attached.get(command)) is not None:
+            work.cancel()
+            await asyncio.wait({work})
+
     async def close(self) -> None:
         """End the attached commands, because the sandbox ends, and wait until they have ended."""
         if works := list(self._attached.values()):

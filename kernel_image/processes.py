@@ -1,7 +1,7 @@
 """Runs commands and lists and ends processes, with the same user as user code. The current directory is its workspace.
 
-The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal" | "ports", …}`. The answer is one line of JSON. `run` prints
-spaces before it as keep-alives. Standard library only.
+The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal" | "ports", …}`. The answer is one line of JSON.
+`run` prints spaces before it as keep-alives. Standard library only.
 
 `run` kills its command and all descendants at the timeout, and when its standard input is closed, which means that the
 client has left. If a command ends by itself, its background processes continue, as in a terminal. A command can escape

@@ -187,7 +187,7 @@ class _Below:
 
 
 def _lines(directory: int, name: str) -> Iterator[tuple[int, str]]:
-    """Yield the numbered lines of a text. Nothing is yielded of other files, of large ones, and of those not readable."""
+    """Yield the numbered lines of a text. Other files, large ones and those that cannot be read have none."""
     try:
         with open(open_regular(directory, name), "rb") as file:  # closes the descriptor, too
             if os.fstat(file.fileno()).st_size > FILE_MAX:

@@ -12,6 +12,7 @@ from kernel_gateway.dialects import (
     jupyter,
     mcp,
     native,
+    open_terminal,
     ops,
     ragflow,
     web,
@@ -30,6 +31,7 @@ DIALECTS = (
     mcp.DIALECT,
     dify.DIALECT,
     dynamic_sessions.DIALECT,
+    open_terminal.DIALECT,
     ops.DIALECT,
     web.DIALECT,
 )

@@ -67,15 +67,6 @@ class ClientSocketHandler(BaseHandler, WebSocketHandler):
     #: gives the socket's place back, for the limits of open WebSockets
     _leave: Callable[[], None] | None = None
 
-    def require_upgrade(self) -> None:
-        """Check that the request asks for a WebSocket.
-
-        Raises:
-            InvalidRequest: when it does not.
-        """
-        if self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
-
     def take_place(self, key: SessionKey) -> None:
         """Take a place among the open WebSockets of a session or sandbox, until the connection ends.
 
@@ -196,7 +187,8 @@ class SocketHandler(ClientSocketHandler):
         super().prepare()
         if self.request.method != "GET":
             return  # tornado refuses the method
-        self.require_upgrade()
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
         key = self.session_key()
         self.take_place(key)
         self._session = await self.gateway.registry.get_or_create(key)

@@ -62,7 +62,9 @@ async def grep(
         ExecutionTimeout: when the search takes too long.
     """
     request = {"op": "grep", "query": query, "regex": regex, "ignore_case": ignore_case, "include": list(include)}
-    form: dict[str, type | tuple[type, ...]] = {"file": str} | ({"line": int, "content": str} if per_line else {})
+    form: dict[str, type | tuple[type, ...]] = {"file": str}
+    if per_line:
+        form |= {"line": int, "content": str}
     return await _search(runner, path, request | {"per_line": per_line, "limit": limit}, form)
 
 
@@ -104,9 +106,7 @@ async def find_names(runner: ToolRunner, path: str, query: str, *, kind: str, hi
     return await _search(runner, path, request, _ENTRY)
 
 
-async def find_matches(
-    runner: ToolRunner, path: str, query: str, *, hidden: bool, offset: int, limit: int
-) -> Findings:
+async def find_matches(runner: ToolRunner, path: str, query: str, *, hidden: bool, offset: int, limit: int) -> Findings:
     """Return the entries whose name, path or content contains a text, the best first.
 
     A finding has `path`, `type`, `name_match`, and `lines` with `line`, `column` and `text`.

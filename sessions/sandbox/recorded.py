@@ -120,7 +120,7 @@ class RecordedCommands:
         self._all: dict[str, RecordedCommand] = {}
 
     async def start(self, program: Program, text: str, cwd: str, owner: str) -> RecordedCommand:
-        """Start a command and record it. The arguments and errors are those of `RecordedCommand` and `Commands.start`."""
+        """Start a command and record it. Arguments and errors: see `RecordedCommand` and `Commands.start`."""
         recorded = RecordedCommand(*await self._commands.start(program, None), text, cwd, owner)
         self._all[recorded.id] = recorded
         self._forget()

@@ -58,7 +58,14 @@ def test_the_shared_words_are_plain_constants() -> None:
 
 
 @pytest.mark.parametrize(
-    "tool", [protocol.FILES_TOOL, protocol.PROCESSES_TOOL, protocol.ATTACHED_TOOL, protocol.WATCHING_TOOL]
+    "tool",
+    [
+        protocol.FILES_TOOL,
+        protocol.PROCESSES_TOOL,
+        protocol.ATTACHED_TOOL,
+        protocol.WATCHING_TOOL,
+        protocol.SEARCHING_TOOL,
+    ],
 )
 def test_a_tool_has_the_name_of_its_module(tool: str) -> None:
     assert (KERNEL_IMAGE / f"{tool}.py").is_file()

@@ -56,23 +56,11 @@ def routes(gateway: Gateway) -> list[Route]:
         ("/notebooks/([^/]+)", notebooks.OneNotebookHandler),
         ("/notebooks/([^/]+)/execute", notebooks.CellHandler),
     )
-    with_desks = {"gateway": gateway, "desks": desks_of(gateway)}
+    with_desks = {"gateway": gateway, "desks": Desks()}
     return [
         *((PREFIX + path, handler, {"gateway": gateway}) for path, handler in public),
         *((PREFIX + path, handler, with_desks) for path, handler in table),
     ]
 
 
-def socket_routes(gateway: Gateway) -> list[Route]:
-    """Return the route of the terminals' WebSockets, whose path also describes and ends a terminal."""
-    arguments = {"gateway": gateway, "desks": desks_of(gateway)}
-    return [(PREFIX + "/api/terminals/([^/]+)", terminals.TerminalSocketHandler, arguments)]
-
-
-def is_socket(request: HTTPServerRequest) -> bool:
-    """Return whether a request asks for a WebSocket."""
-    return wants_websocket(request.method, request.headers)
-
-
-SOCKETS = Dialect("open_terminal", socket_routes, is_socket)
 DIALECT = Dialect("open_terminal", routes)

@@ -47,7 +47,9 @@ def sandbox_key(caller: Caller, user: str, place: str) -> SessionKey:
         InvalidRequest: when a name is too long.
     """
     if user and caller.role is not Role.FRONTEND:
-        raise Forbidden(f"this key may not name users ({USER}): `kernel-gateway keys add` makes one with --role frontend")
+        raise Forbidden(
+            f"this key may not name users ({USER}): `kernel-gateway keys add` makes one with --role frontend"
+        )
     for header, value in ((USER, user), (PLACE, place)):
         if len(value) > NAME_MAX:
             raise InvalidRequest(f"{header} may have at most {NAME_MAX} characters", field=header)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from importlib.metadata import version
+from typing import Any, Literal
 
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from kernel_gateway import __version__
 from kernel_gateway.dialects.open_terminal import models
 from kernel_gateway.dialects.open_terminal.base import TerminalHandler
 from kernel_gateway.http.handlers import BaseHandler
@@ -16,7 +16,7 @@ from kernel_gateway.http.handlers import BaseHandler
 FEATURES = {"terminal": True, "notebooks": True, "system": True}
 PROMPT = (
     "You have access to a computer that runs Linux in a sandbox of its own, with bash and Python. It has no network. "
-    "Your files are in /home/user, and temporary ones in /tmp; the tools for files reach only these two. Use your tools "
+    "Your files are in /home/user, and temporary ones in /tmp; tools for files reach only these two. Use your tools "
     "to run commands, to read and write files and to search them. Look at the present state before you change it, and "
     "at the output of a command to see whether it succeeded; a command without output has usually succeeded. A command "
     "that runs for long goes on while you ask for its status."
@@ -79,7 +79,9 @@ TOOLS: tuple[tuple[str, str, str, str, type[BaseModel] | None, type[BaseModel] |
 
 def document() -> dict[str, Any]:
     """Return the OpenAPI document of the model's tools."""
-    bodies = [(body, "validation") for *_, body in TOOLS if body is not None]
+    bodies: list[tuple[type[BaseModel], Literal["validation"]]] = [
+        (body, "validation") for *_, body in TOOLS if body is not None
+    ]
     _, schemas = models_json_schema(bodies, ref_template="#/components/schemas/{model}")
     paths: dict[str, dict[str, Any]] = {}
     for method, path, name, summary, query, body in TOOLS:
@@ -96,7 +98,11 @@ def document() -> dict[str, Any]:
         paths.setdefault(path, {})[method] = described
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Open Terminal", "version": __version__, "description": "A sandbox with a terminal."},
+        "info": {
+            "title": "Open Terminal",
+            "version": version("sandboxed-kernel-gateway"),
+            "description": "A sandbox with a terminal.",
+        },
         "paths": paths,
         "components": {"schemas": schemas["$defs"]},
     }

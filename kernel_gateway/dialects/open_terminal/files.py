@@ -15,8 +15,8 @@ from kernel_gateway.dialects.open_terminal.models import (
     OnePath,
     Path,
     ReadQuery,
-    ReplaceRequest,
     ReplacementChunk,
+    ReplaceRequest,
     ViewQuery,
     WriteRequest,
 )

@@ -48,10 +48,10 @@ class GrepQuery(Query):
 
     query: str = Field(description="text, or regular expression of Python")
     path: str = Field(".", description="directory or file to search")
-    regex: bool = Field(True, description="false: the query is plain text")
-    case_insensitive: bool = Field(False, description="true: upper and lower case are the same")
+    regex: bool = Field(default=True, description="false: the query is plain text")
+    case_insensitive: bool = Field(default=False, description="true: upper and lower case are the same")
     include: Patterns | None = Field(None, description="patterns of file names such as `*.py`; a file must fit one")
-    match_per_line: bool = Field(True, description="false: return only the names of the files")
+    match_per_line: bool = Field(default=True, description="false: return only the names of the files")
     max_results: int = Field(50, ge=1, le=500, description="maximum number of matches")
 
 
@@ -72,7 +72,7 @@ class NamesQuery(Query):
     path: str = Field(".", description="directory to search")
     limit: int = Field(20, ge=1, le=100, description="maximum number of results")
     type: Kind | None = Field("any", description="`file`, `directory` or `any`")
-    show_hidden: bool = Field(False, description="true: also hidden entries")
+    show_hidden: bool = Field(default=False, description="true: also hidden entries")
 
 
 class MatchesQuery(Query):
@@ -80,7 +80,7 @@ class MatchesQuery(Query):
 
     query: str = Field(description="text to search")
     path: str = Field(".", description="directory to search")
-    show_hidden: bool = Field(False, description="true: also hidden entries")
+    show_hidden: bool = Field(default=False, description="true: also hidden entries")
     offset: int = Field(0, ge=0, le=10_000, description="number of results to leave out")
     limit: int = Field(100, ge=1, le=100, description="maximum number of results")
 
@@ -101,7 +101,7 @@ class StatusQuery(TailQuery):
 class KillQuery(Query):
     """How to end a command."""
 
-    force: bool = Field(False, description="true: SIGKILL instead of SIGTERM")
+    force: bool = Field(default=False, description="true: SIGKILL instead of SIGTERM")
 
 
 class ViewQuery(OnePath):
@@ -161,7 +161,7 @@ class ReplacementChunk(Body):
     replacement: str = Field(description="the text in its place")
     start_line: int | None = Field(None, ge=1, description="search only from this line on, counted from 1")
     end_line: int | None = Field(None, ge=1, description="search only up to this line")
-    allow_multiple: bool = Field(False, description="true: replace every occurrence; false: refuse several")
+    allow_multiple: bool = Field(default=False, description="true: replace every occurrence; false: refuse several")
 
 
 class ReplaceRequest(Body):

@@ -96,7 +96,7 @@ class CellHandler(TerminalHandler):
             raise FileExists("Cell already executing")
         notebook.busy = True
         try:
-            result = await self._execute(sandbox, notebook, body)
+            result = await self._run_cell(sandbox, notebook, body)
         except SessionNotFound:
             self.desk(sandbox).close_notebook(notebook)
             raise
@@ -106,7 +106,7 @@ class CellHandler(TerminalHandler):
         answer = {"status": status, "execution_count": result.execution_count, "outputs": result.outputs}
         self.finish_json(answer | ({"error": f"{result.error.message} ({result.error.code})"} if result.error else {}))
 
-    async def _execute(self, sandbox: Sandbox, notebook: Notebook, body: Cell) -> ExecutionResult:
+    async def _run_cell(self, sandbox: Sandbox, notebook: Notebook, body: Cell) -> ExecutionResult:
         content, cells = await cells_of(sandbox, notebook.path)
         if not 0 <= body.cell_index < len(cells):
             raise InvalidRequest(f"cell_index {body.cell_index} out of range (0..{len(cells) - 1})", field="cell_index")

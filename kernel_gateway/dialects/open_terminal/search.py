@@ -78,9 +78,7 @@ class NamesHandler(SearchHandler):
     async def _search(self, query: NamesQuery) -> None:
         def work(sandbox: Sandbox, target: str) -> Coroutine[Any, Any, Findings]:
             kind, hidden = query.type or "any", query.show_hidden
-            return searching.find_names(
-                sandbox, target, query.query, kind=kind, hidden=hidden, limit=query.limit
-            )
+            return searching.find_names(sandbox, target, query.query, kind=kind, hidden=hidden, limit=query.limit)
 
         target, found = await self.find(query.path, work)
         self.finish_json({"results": [named(target, match) for match in found.matches]})

@@ -17,6 +17,7 @@ from kernel_gateway.dialects.open_terminal.desks import Terminal
 from kernel_gateway.dialects.open_terminal.models import Auth, InputRequest, Resize
 from kernel_gateway.http.request_body import validated
 from kernel_gateway.http.sockets import ClientSocketHandler
+from kernel_gateway.ports.headers import wants_websocket
 from kernel_gateway.times import rfc3339
 from sessions.guest.attached import Data, Program
 from sessions.model import bounded_json
@@ -71,20 +72,6 @@ async def _end_unless_connected(sandbox: Sandbox, terminal: Terminal) -> None:
         await sandbox.commands.end(terminal.command)
 
 
-class OneTerminalHandler(TerminalHandler):
-    """`/api/terminals/{id}`, without the WebSocket."""
-
-    async def get(self, name: str) -> None:
-        """Describe a terminal."""
-        self.finish_json(told(self.desk(await self.sandbox()).terminal(name, self.chat)))
-
-    async def delete(self, name: str) -> None:
-        """End a terminal."""
-        sandbox = await self.sandbox()
-        await sandbox.commands.end(self.desk(sandbox).terminal(name, self.chat).command)
-        self.finish_json({"status": "deleted"})
-
-
 class OutputHandler(TerminalHandler):
     """`/api/terminals/user/output`."""
 
@@ -111,20 +98,34 @@ class InputHandler(TerminalHandler):
         self.finish_json({"status": "ok"})
 
 
-class TerminalSocketHandler(TerminalBaseHandler, ClientSocketHandler):
-    """The WebSocket `/api/terminals/{id}`. Its key comes in the first message, because browsers can send no header."""
+class OneTerminalHandler(TerminalBaseHandler, ClientSocketHandler):
+    """`/api/terminals/{id}`: its WebSocket, and without an upgrade its description and its end.
 
-    public = True
+    The key of a WebSocket comes in the first message, because browsers can send no header with it.
+    """
+
     _terminal: Terminal | None = None
     _sandbox: Sandbox
     _pump: asyncio.Task[None] | None = None
     _deadline: asyncio.TimerHandle | None = None
 
     def prepare(self) -> None:
-        """Check host and upgrade. The key is checked later."""
+        """Check the host, and also the key of a request that is no WebSocket."""
+        self.public = wants_websocket(self.request.method, self.request.headers)
         super().prepare()
-        if not self.gateway.origins.is_preflight(self.request):
-            self.require_upgrade()
+
+    async def get(self, *args: str, **kwargs: str) -> None:
+        """Open the WebSocket, or describe the terminal."""
+        if self.public:
+            await super().get(*args, **kwargs)
+        else:
+            self.finish_json(told(self.desk(await self.sandbox()).terminal(args[0], self.chat)))
+
+    async def delete(self, name: str) -> None:
+        """End the terminal."""
+        sandbox = await self.sandbox()
+        await sandbox.commands.end(self.desk(sandbox).terminal(name, self.chat).command)
+        self.finish_json({"status": "deleted"})
 
     @property
     def max_message_size(self) -> int:
@@ -137,7 +138,7 @@ class TerminalSocketHandler(TerminalBaseHandler, ClientSocketHandler):
             AUTH_SECONDS, self.close, UNAUTHORIZED, "Auth timeout or invalid payload"
         )
 
-    async def on_message(self, message: str | bytes) -> None:  # type: ignore[override]  # the same, as a coroutine
+    async def on_message(self, message: str | bytes) -> None:
         """Handle the first message, or pass another one on."""
         if self._terminal is not None:
             await super().on_message(message)

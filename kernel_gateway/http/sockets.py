@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -67,13 +67,17 @@ class ClientSocketHandler(BaseHandler, WebSocketHandler):
     #: gives the socket's place back, for the limits of open WebSockets
     _leave: Callable[[], None] | None = None
 
+    def prepare(self) -> Awaitable[None] | None:
+        """Check the request, and keep its connection, which tornado detaches later."""
+        self._connection = connection_of(self.http.stream)
+        return super().prepare()
+
     def take_place(self, key: SessionKey) -> None:
         """Take a place among the open WebSockets of a session or sandbox, until the connection ends.
 
         Raises:
             QuotaExceeded: when there are too many.
         """
-        self._connection = connection_of(self.http.stream)
         self._leave = self.gateway.sockets.enter(key)
         self._connection.when_ended(self._leave)
 
@@ -182,7 +186,7 @@ class SocketHandler(ClientSocketHandler):
     _session: Session
     _end_watch: asyncio.Task[None] | None = None
 
-    async def prepare(self) -> None:
+    async def prepare(self) -> None:  # type: ignore[override]  # tornado awaits it
         """Check the key, and get or create the session with its kernel. The upgrade of the connection follows."""
         super().prepare()
         if self.request.method != "GET":

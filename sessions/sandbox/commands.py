@@ -138,6 +138,7 @@ class AttachedCommand:
 
     def end(self) -> None:
         """Release all listeners and writers, because the command has ended."""
+        self.running = False
         self._over.set()
         for listener in self._listeners:
             listener.end()

@@ -180,6 +180,7 @@ class OneTerminalHandler(TerminalBaseHandler, ClientSocketHandler):
 
     def _find(self, auth: Auth) -> Terminal:
         self.tenant = self.caller.tenant
+        self._connection.assign(self.tenant, urgent=False)
         self.gateway.keys.note_use(self.caller)
         headers = self.request.headers
         key = sandbox_key(self.caller, headers.get(USER, ""), headers.get(PLACE, ""))

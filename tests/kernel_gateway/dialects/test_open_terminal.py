@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -317,3 +319,12 @@ def test_a_server_in_the_sandbox_is_listed(user: User) -> None:
     [port] = [each for each in user.answer("GET", "/ports")["ports"] if each["port"] == int(output())]
     assert port["process"].startswith("python")
     user.answer("DELETE", f"/execute/{begun['id']}?force=true")
+
+
+def test_the_lines_of_the_page_are_right(user: User) -> None:
+    page = Path("docs/clients/open_terminal.md").read_text()
+    assert "kernel-gateway keys add open-webui --role frontend" in page
+    [line] = re.findall(r"TERMINAL_SERVER_CONNECTIONS='(.*?)'", page, re.DOTALL)
+    [connection] = json.loads(line)
+    assert connection["url"].endswith(BASE)
+    assert user.answer("GET", connection["path"])["openapi"] == "3.1.0"

@@ -186,7 +186,7 @@ class SocketHandler(ClientSocketHandler):
     _session: Session
     _end_watch: asyncio.Task[None] | None = None
 
-    async def prepare(self) -> None:  # type: ignore[override]  # tornado awaits it
+    async def prepare(self) -> None:
         """Check the key, and get or create the session with its kernel. The upgrade of the connection follows."""
         super().prepare()
         if self.request.method != "GET":

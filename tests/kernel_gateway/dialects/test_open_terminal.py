@@ -103,6 +103,7 @@ def detail(response: requests.Response) -> tuple[int, str]:
 # -- whose sandbox ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.gate
 def test_each_user_has_a_sandbox_and_a_forged_header_reaches_no_other(gateway: Gateway, user: User) -> None:
     user.answer("POST", "/files/write", json={"path": "secret.txt", "content": "of the first"})
     other = User(gateway, user.key, "somebody-else")

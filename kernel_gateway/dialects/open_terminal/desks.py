@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from sessions.guest.attached import Data
@@ -35,6 +37,10 @@ class Terminal:
     output: bytearray = field(default_factory=bytearray)
     connected: bool = False
 
+    def connect(self) -> None:
+        """Note that a client is connected, which it stays until the terminal ends."""
+        self.connected = True
+
     def keep(self, data: Data) -> None:
         """Keep a piece of output, and drop what is too old."""
         self.output += data.content
@@ -52,6 +58,15 @@ class Notebook:
     kernel: str
     id: str = field(default_factory=lambda: secrets.token_hex(6))
     busy: bool = False
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be busy for as long as the context lasts."""
+        self.busy = True
+        try:
+            yield
+        finally:
+            self.busy = False
 
 
 class Desk:

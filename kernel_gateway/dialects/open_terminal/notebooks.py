@@ -94,14 +94,12 @@ class CellHandler(TerminalHandler):
         notebook = self.desk(sandbox).notebook(name)
         if notebook.busy:
             raise FileExists("Cell already executing")
-        notebook.busy = True
         try:
-            result = await self._run_cell(sandbox, notebook, body)
+            with notebook.running():
+                result = await self._run_cell(sandbox, notebook, body)
         except SessionNotFound:
             self.desk(sandbox).close_notebook(notebook)
             raise
-        finally:
-            notebook.busy = False
         status = "ok" if result.status is Status.OK else "error"
         answer = {"status": status, "execution_count": result.execution_count, "outputs": result.outputs}
         self.finish_json(answer | ({"error": f"{result.error.message} ({result.error.code})"} if result.error else {}))

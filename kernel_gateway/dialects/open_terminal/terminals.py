@@ -174,7 +174,8 @@ class OneTerminalHandler(TerminalBaseHandler, ClientSocketHandler):
         if terminal.connected:
             self.close(CONNECTED, "Session already connected")
             return
-        terminal.connected, self._terminal = True, terminal
+        terminal.connect()
+        self._terminal = terminal
         super().open()
         self._pump = spawn(self._pass_output(terminal), "terminal")
 

@@ -53,7 +53,7 @@ class InternalError(SessionError, code="SB025"):
 class Forbidden(SessionError, code="SB026"):
     """This key's role does not permit the request.
 
-    Use a key with the role admin: `kernel-gateway keys add TENANT --role admin` makes one.
+    Use a key with the role admin, or frontend to name users: `kernel-gateway keys add TENANT --role admin` makes one.
     """
 
 

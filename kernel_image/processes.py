@@ -1,7 +1,7 @@
 """Runs commands and lists and ends processes, with the same user as user code. The current directory is its workspace.
 
-The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal", …}`. The answer is one line of JSON. `run` prints
-spaces before it as keep-alives. Standard library only.
+The only argument is JSON: `{"op": "run" | "list" | "kill" | "signal" | "ports", …}`. The answer is one line of JSON.
+`run` prints spaces before it as keep-alives. Standard library only.
 
 `run` kills its command and all descendants at the timeout, and when its standard input is closed, which means that the
 client has left. If a command ends by itself, its background processes continue, as in a terminal. A command can escape
@@ -41,12 +41,15 @@ LAST_GRACE = 10.0
 #: maximum processes and bytes of a listing; further processes are left out. The gateway accepts slightly more bytes
 LIST_MAX = 1000
 LIST_BYTES = 6 * 1024**2
+#: state of a socket that listens, in /proc/net/tcp
+LISTENING = "0A"
 
 
 def main(argument: str, stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the operation that the JSON text `argument` describes."""
     request = json.loads(argument)
-    answer = {"run": _run, "list": _list, "kill": _kill, "signal": _signal}[request["op"]](request, stdin, stdout)
+    operations = {"run": _run, "list": _list, "kill": _kill, "signal": _signal, "ports": _ports}
+    answer = operations[request["op"]](request, stdin, stdout)
     stdout.write(json.dumps(answer).encode() + b"\n")
     stdout.flush()
 
@@ -177,6 +180,37 @@ def _is_gone_within(seconds: float, pid: int) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+# -- ports -----------------------------------------------------------------------------------------------------
+
+
+def _ports(_request: dict[str, Any], _stdin: BinaryIO, _stdout: BinaryIO) -> dict[str, Any]:
+    """Return the TCP ports on which the sandbox's processes listen. Source: proc(5), /proc/net/tcp."""
+    sockets = _sockets()
+    found: dict[int, dict[str, Any]] = {}
+    for file in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(file) as lines:
+            for fields in (line.split() for line in lines):
+                if fields[3] != LISTENING:
+                    continue
+                port, (pid, name) = int(fields[1].rpartition(":")[2], 16), sockets.get(fields[9], (None, None))
+                if pid is not None or _in_sandbox():  # elsewhere it may be another program of the machine
+                    found.setdefault(port, {"port": port, "pid": pid, "process": name})
+    return {"ports": [found[port] for port in sorted(found)][:LIST_MAX]}
+
+
+def _sockets() -> dict[str, tuple[int, str]]:
+    """Return the process that has each socket open, by the socket's number."""
+    owners: dict[str, tuple[int, str]] = {}
+    for process in _processes():
+        pid = process["pid"]
+        with contextlib.suppress(OSError):  # ended meanwhile, or another user's
+            for descriptor in os.listdir(f"/proc/{pid}/fd"):
+                kind, _, number = link(pid, f"fd/{descriptor}").partition(":[")
+                if kind == "socket":
+                    owners[number.rstrip("]")] = (pid, os.path.basename(link(pid, "exe")))
+    return owners
 
 
 def _processes() -> Iterator[dict[str, Any]]:

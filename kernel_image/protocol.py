@@ -43,6 +43,9 @@ PROCESSES_TOOL = "processes"
 ATTACHED_TOOL = "attached"
 WATCHING_TOOL = "watching"
 PORTS_TOOL = "ports"
+SEARCHING_TOOL = "searching"
+#: seconds after which a search is ended
+SEARCH_SECONDS = 20.0
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: format of the length before each piece of an upload of unknown size, for `struct`; an empty piece ends the upload

@@ -68,6 +68,16 @@ RUN_BY = {
             "clients/test_open_webui.py::test_a_run_answers_with_output_result_and_image",
         ),
         (
+            "docs/clients/open_terminal.md",
+            "kernel-gateway keys",
+            "kernel_gateway/dialects/test_open_terminal.py::test_the_lines_of_the_page_are_right",
+        ),
+        (
+            "docs/clients/open_terminal.md",
+            "export TERMINAL",
+            "kernel_gateway/dialects/test_open_terminal.py::test_the_lines_of_the_page_are_right",
+        ),
+        (
             "docs/clients/dynamic_sessions.md",
             "from autogen_ext",
             "clients/test_dynamic_sessions.py::test_autogens_client_of_dynamic_sessions_runs_code_with_files",

@@ -13,6 +13,7 @@ from kernel_gateway.dialects import (
     librechat,
     mcp,
     native,
+    open_terminal,
     ops,
     ragflow,
     web,
@@ -32,6 +33,7 @@ DIALECTS = (
     dify.DIALECT,
     dynamic_sessions.DIALECT,
     librechat.DIALECT,
+    open_terminal.DIALECT,
     ops.DIALECT,
     web.DIALECT,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
@@ -57,43 +57,34 @@ class MaskedFrames(WebSocketProtocol13):
         return data
 
 
-class SocketHandler(BaseHandler, WebSocketHandler):
-    """A WebSocket of one session."""
+class ClientSocketHandler(BaseHandler, WebSocketHandler):
+    """A WebSocket: its key is checked again and again, and what its client sends is counted and limited."""
 
-    _session: Session
     _connection: Connection
     #: counts the bytes that the gateway keeps for this socket
     _account: Account
     _watch: MessageWatch
-    _end_watch: asyncio.Task[None] | None = None
     #: gives the socket's place back, for the limits of open WebSockets
     _leave: Callable[[], None] | None = None
 
-    async def prepare(self) -> None:
-        """Check the key, and get or create the session with its kernel. The upgrade of the connection follows."""
-        super().prepare()
-        if self.request.method != "GET":
-            return  # tornado refuses the method
-        if self.request.headers.get("Upgrade", "").lower() != "websocket":
-            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
-        key = self.session_key()
+    def prepare(self) -> Awaitable[None] | None:
+        """Check the request, and keep its connection, which tornado detaches later."""
         self._connection = connection_of(self.http.stream)
+        return super().prepare()
+
+    def take_place(self, key: SessionKey) -> None:
+        """Take a place among the open WebSockets of a session or sandbox, until the connection ends.
+
+        Raises:
+            QuotaExceeded: when there are too many.
+        """
         self._leave = self.gateway.sockets.enter(key)
         self._connection.when_ended(self._leave)
-        self._session = await self.gateway.registry.get_or_create(key)
 
     def on_finish(self) -> None:
         """Give the place of a socket back that was not opened. Tornado calls this at a successful upgrade, too."""
         if self._leave is not None and self.get_status() != HTTPStatus.SWITCHING_PROTOCOLS:
             self._leave()
-
-    @abstractmethod
-    def session_key(self) -> SessionKey:
-        """Return the key of the session that the path names.
-
-        Raises:
-            SessionError: when the path names no session.
-        """
 
     def get_websocket_protocol(self) -> WebSocketProtocol | None:
         """Return the protocol that the client asks for, or None if it is not supported."""
@@ -107,7 +98,7 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         return self.gateway.origins.allow(origin) or super().check_origin(origin)
 
     def open(self, *_args: str, **_kwargs: str) -> None:
-        """Set up the open socket, and start to watch its key, its input and its session."""
+        """Set up the open socket, and start to watch its key and its input."""
         self.set_nodelay(True)  # otherwise every small frame waits 40 ms
         if self.caller.key_id is not None:
             self._check_key()
@@ -118,7 +109,6 @@ class SocketHandler(BaseHandler, WebSocketHandler):
         self._connection.when_ended(self._watch.stop)
         self._connection.when_read(self._watch.arrived)
         self._frame_handled()
-        self._end_watch = spawn(self._end_with_session(), "socket")
 
     # -- its key ----------------------------------------------------------------------------------------------
 
@@ -189,7 +179,36 @@ class SocketHandler(BaseHandler, WebSocketHandler):
             self.gateway.metrics.connections.socket_refused(reason)
             self.close(code, told)
 
-    # -- its end ----------------------------------------------------------------------------------------------
+
+class SocketHandler(ClientSocketHandler):
+    """A WebSocket of one session, with which it ends."""
+
+    _session: Session
+    _end_watch: asyncio.Task[None] | None = None
+
+    async def prepare(self) -> None:
+        """Check the key, and get or create the session with its kernel. The upgrade of the connection follows."""
+        super().prepare()
+        if self.request.method != "GET":
+            return  # tornado refuses the method
+        if self.request.headers.get("Upgrade", "").lower() != "websocket":
+            raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
+        key = self.session_key()
+        self.take_place(key)
+        self._session = await self.gateway.registry.get_or_create(key)
+
+    @abstractmethod
+    def session_key(self) -> SessionKey:
+        """Return the key of the session that the path names.
+
+        Raises:
+            SessionError: when the path names no session.
+        """
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """Set up the open socket, and start to watch its session, too."""
+        super().open(*args, **kwargs)
+        self._end_watch = spawn(self._end_with_session(), "socket")
 
     async def _end_with_session(self) -> None:
         await self._session.clients_must_leave.wait()

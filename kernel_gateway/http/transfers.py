@@ -50,7 +50,9 @@ def wanted_part(headers: HTTPHeaders) -> Part | None:
     return Part(int(first), int(last) - int(first) + 1 if last else None, tag)
 
 
-async def send_headers(handler: BaseHandler, file: OpenFile, path: str, size: int) -> None:
+async def send_headers(
+    handler: BaseHandler, file: OpenFile, path: str, size: int, media_type: str = "application/octet-stream"
+) -> None:
     """Send the headers of an answer with a file.
 
     Args:
@@ -58,8 +60,9 @@ async def send_headers(handler: BaseHandler, file: OpenFile, path: str, size: in
         file: the file.
         path: path of the file; its last part is the name that the client sees.
         size: size of the body in bytes.
+        media_type: media type of the content.
     """
-    handler.set_header("Content-Type", "application/octet-stream")
+    handler.set_header("Content-Type", media_type)
     handler.set_header("Content-Length", str(size))
     handler.set_header("Accept-Ranges", "bytes")
     handler.set_header("ETag", f'"{file.tag}"')
@@ -71,13 +74,16 @@ async def send_headers(handler: BaseHandler, file: OpenFile, path: str, size: in
     await handler.flush()  # if an answer ended before its headers are sent, tornado would set its own ETag
 
 
-async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
+async def send_file(
+    handler: BaseHandler, file: OpenFile, path: str, media_type: str = "application/octet-stream"
+) -> None:
     """Answer with a file, or with the part that the request asks for.
 
     Args:
         handler: handler of the request.
         file: the file to send.
         path: path of the file; its last part is the name that the client sees.
+        media_type: media type of the content. The answer's headers keep a browser from running any of it.
 
     Raises:
         RangeNotSatisfiable: when the wanted part is behind the end of the file.
@@ -89,7 +95,7 @@ async def send_file(handler: BaseHandler, file: OpenFile, path: str) -> None:
         handler.set_header("Content-Range", f"bytes {file.start}-{file.start + file.count - 1}/{file.size}")
     try:
         async with asyncio.timeout(STALL_TIMEOUT):
-            await send_headers(handler, file, path, file.count)
+            await send_headers(handler, file, path, file.count, media_type)
     except (StreamClosedError, TimeoutError):
         handler.http.close()
         return

@@ -111,6 +111,16 @@ class Keys:
             raise Unauthorized
         return owner
 
+    def caller_of(self, key: str) -> Caller:
+        """Return the caller with a key that a client has sent otherwise than in the head of its request.
+
+        Raises:
+            Unauthorized: when the key is unknown or has expired.
+        """
+        if (owner := self._find(key)) is None:
+            raise Unauthorized
+        return owner
+
     def local_caller(self, request: HTTPServerRequest) -> Caller | None:
         """Return the caller of a local request without a key, or None if the request needs a key.
 

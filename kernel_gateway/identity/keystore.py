@@ -48,6 +48,8 @@ class Role(StrEnum):
     USER = "user"
     #: also administer the gateway
     ADMIN = "admin"
+    #: also name the user that a request is for: the key of a front end that serves many users
+    FRONTEND = "frontend"
 
 
 class KeyForm(StrEnum):

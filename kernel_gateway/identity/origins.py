@@ -17,7 +17,7 @@ ANY = "*"
 _METHODS = "GET, POST, PUT, PATCH, DELETE"
 _HEADERS = (
     "Accept, Authorization, Content-Type, If-Range, Last-Event-ID, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-    "Mcp-Param-Session, Mcp-Session-Id, Range, X-API-Key, X-Request-Id, X-XSRFToken"
+    "Mcp-Param-Session, Mcp-Session-Id, Range, X-API-Key, X-Request-Id, X-Session-Id, X-XSRFToken"
 )
 #: headers of an answer that a page may read besides the body
 _EXPOSED = "Accept-Ranges, Content-Range, ETag, Location, Mcp-Session-Id, Retry-After, X-Request-Id"

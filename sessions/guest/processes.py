@@ -65,6 +65,29 @@ class Process:
     directory: str
 
 
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A TCP port on which a process of the sandbox listens."""
+
+    port: int
+    #: the process, and the name of its program. None means that they could not be found out
+    pid: int | None
+    program: str | None
+
+
+async def listening_ports(runner: ToolRunner) -> list[Listening]:
+    """Return the ports on which the sandbox's own processes listen, in order."""
+    found = (await ask(runner, PROCESSES_TOOL, {"op": "ports"})).get("ports")
+    return [port for item in found if (port := _listening(item))] if isinstance(found, list) else []
+
+
+def _listening(item: Any) -> Listening | None:
+    match item:
+        case {"port": int() as port, "pid": int() | None as pid, "process": str() | None as program}:
+            return Listening(port, pid, program)
+    return None
+
+
 async def run_process(
     runner: ToolRunner, command: str, cwd: str, env: Mapping[str, str], seconds: float
 ) -> ProcessResult:

@@ -138,6 +138,7 @@ class AttachedCommand:
 
     def end(self) -> None:
         """Release all listeners and writers, because the command has ended."""
+        self.running = False
         self._over.set()
         for listener in self._listeners:
             listener.end()
@@ -282,6 +283,12 @@ class Commands:
                 raise SessionClosed("the sandbox was ended")
             work.result()
         return command, listener
+
+    async def end(self, command: AttachedCommand) -> None:
+        """End one attached command and all its descendants, and wait until it has ended."""
+        if (work := self._attached.get(command)) is not None:
+            work.cancel()
+            await asyncio.wait({work})
 
     async def close(self) -> None:
         """End the attached commands, because the sandbox ends, and wait until they have ended."""

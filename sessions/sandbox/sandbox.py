@@ -35,6 +35,7 @@ from sessions.sandbox import moments
 from sessions.sandbox.commands import Commands
 from sessions.sandbox.moments import Moments
 from sessions.sandbox.pausing import Pausing
+from sessions.sandbox.recorded import RecordedCommands
 from sessions.sandbox.watchers import Watchers
 from sessions.session.owner import Owner
 from sessions.session.registry import Registry
@@ -101,6 +102,8 @@ class Sandbox(Owner):
         self._start: SharedWork[KernelHandle] = SharedWork(f"start sandbox {key}")
         #: shell commands in its own container
         self.commands = Commands(self, services, self._activity)
+        #: commands in its own container whose output is kept
+        self.recorded = RecordedCommands(self, self.commands)
         #: directories that clients watch
         self.watchers = Watchers(self)
         self.pausing = Pausing(self)
@@ -359,6 +362,7 @@ class Sandbox(Owner):
 
     async def _free(self, reason: str) -> None:
         await self.commands.close()
+        self.recorded.clear()
         for session in self.sessions():
             self._registry.end(session.key, reason)
         # Wait also for sessions that ended before: a kernel that is still being started would make the workspace again.

@@ -124,6 +124,21 @@ class Sandboxes(Owners[Sandbox]):
         """
         return await self._create(key, spec, None)
 
+    async def get_or_create(self, key: SessionKey, spec: SandboxSpec) -> Sandbox:
+        """Return the sandbox with this key, made with `spec` on first use.
+
+        Raises:
+            SessionError: as in `create`.
+        """
+        sandbox = self._present.get(key)
+        if sandbox is not None:
+            self.check_lifetime(sandbox)
+        if sandbox is None or sandbox.end is not None:
+            return await self.create(key, spec)
+        sandbox.touch()
+        await sandbox.ensure_container()
+        return sandbox
+
     async def _create(self, key: SessionKey, spec: SandboxSpec, moment: Moment | None) -> Sandbox:
         if key in self._present:
             raise SessionExists(f"a sandbox {key.name!r} exists already", sandbox=key.name)

@@ -79,7 +79,14 @@ def test_a_frame_that_cannot_be_is_refused_before_its_content_arrives(head: byte
 
 
 @pytest.mark.parametrize(
-    "tool", [protocol.FILES_TOOL, protocol.PROCESSES_TOOL, protocol.ATTACHED_TOOL, protocol.WATCHING_TOOL]
+    "tool",
+    [
+        protocol.FILES_TOOL,
+        protocol.PROCESSES_TOOL,
+        protocol.ATTACHED_TOOL,
+        protocol.WATCHING_TOOL,
+        protocol.SEARCHING_TOOL,
+    ],
 )
 def test_a_tool_has_the_name_of_its_module(tool: str) -> None:
     assert (KERNEL_IMAGE / f"{tool}.py").is_file()

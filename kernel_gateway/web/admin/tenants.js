@@ -80,7 +80,8 @@ export class Tenants extends Section {
 
   #form() {
     const tenant = h("input", { list: this.#names.id, required: true, maxlength: 64, spellcheck: "false" });
-    const role = h("select", {}, h("option", { value: "user" }, "user"), h("option", { value: "admin" }, "admin"));
+    const role = h("select", {}, h("option", { value: "user" }, "user"), h("option", { value: "admin" }, "admin"),
+      h("option", { value: "frontend" }, "frontend"));
     const name = h("input", { maxlength: 64, spellcheck: "false" });
     const expires = h("input", { type: "date" });
     const make = h("button", { class: "main" }, "Make key");

@@ -221,3 +221,7 @@ def test_a_file_without_an_end_is_refused(gateway: Gateway, identifier: str) -> 
 
 def test_a_key_is_needed(gateway: Gateway) -> None:
     assert told(call(gateway, "GET", "files", "abcd", tenant=None)) == (401, "Unauthorized", "SB020")
+
+
+def test_a_method_that_a_path_does_not_know_is_named_so(gateway: Gateway, identifier: str) -> None:
+    assert told(call(gateway, "PATCH", "files", identifier)) == (405, "MethodNotAllowed", "SB023")

@@ -60,10 +60,8 @@ def main(argument: str, _stdin: BinaryIO, stdout: BinaryIO) -> None:
 
 def _grep(request: dict[str, Any], place: Place) -> dict[str, Any]:
     """Return the lines, or the files, in which the pattern is found."""
-    pattern = re.compile(
-        request["query"] if request["regex"] else re.escape(request["query"]),
-        re.IGNORECASE if request["ignore_case"] else 0,
-    )
+    wanted = request["query"] if request["regex"] else re.escape(request["query"])
+    pattern = re.compile(wanted, re.IGNORECASE if request["ignore_case"] else 0)
     matches: list[dict[str, Any]] = []
     for way, directory, name in _files(place, request["include"]):
         for number, line in _lines(directory, name):

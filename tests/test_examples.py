@@ -270,14 +270,15 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
     state = {"KERNEL_GATEWAY_STATE_DIR": str(tmp_path)}
     instance_id(tmp_path)  # as a gateway does at its start
     *others, revoke = first.splitlines()
-    *secrets, _head, user, _admin, job = shell("\n".join(others), **state).splitlines()
-    assert len({*secrets}) == 3
-    assert [row.split()[-1] for row in (user, job)] == ["team-a", "team-a"]
+    *secrets, _head, user, _admin, job, front = shell("\n".join(others), **state).splitlines()
+    assert len({*secrets}) == 4
+    assert [row.split()[-1] for row in (user, job, front)] == ["team-a", "team-a", "webui"]
     assert "nightly job" in job
+    assert "frontend" in front
     shell(revoke.replace(" ID ", f" {user.split()[0]} "), **state)
     shell(page, **state)
     _head, *rows = shell(".venv/bin/kernel-gateway keys list", **state).splitlines()
-    kept = [("admin", "ops"), ("user", "team-a"), ("admin", "ops")]
+    kept = [("admin", "ops"), ("user", "team-a"), ("frontend", "webui"), ("admin", "ops")]
     assert [(row.split()[1], row.split()[-1]) for row in rows] == kept
 
 

@@ -33,6 +33,9 @@ METHODS = ANCHORED | {"search", "split", "findall", "finditer", "sub", "subn"}
 ELSEWHERE: dict[str, Callable[[], set[re.Pattern[Any]]]] = {
     "kernel_gateway.observe.alert_conditions pattern": lambda: {re.compile("|".join(kind.code for kind in OWN_FAULTS))},
     f"kernel_image.kernelspecs.bash.bash {BASH}": set,
+    # A client's own expressions, which run in its own sandbox, and end with the tool's deadline.
+    "kernel_image.searching wanted": set,
+    "kernel_image.searching fnmatch.translate(pattern)": set,
     "sessions.model.kernelspecs self.env_at_start": lambda: {re.compile(spec.env_at_start) for spec in KERNELSPECS.all},
     "sessions.policy.weknora part": lambda: {
         part

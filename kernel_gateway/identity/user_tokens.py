@@ -40,7 +40,7 @@ TOKEN_MAX, CLAIM_MAX = 8192, 256
 RSA_BITS_MIN = 2048
 
 _TOKEN = re.compile(r"(eyJ[A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)")
-_PEM = re.compile(r"-----BEGIN PUBLIC KEY-----.+?-----END PUBLIC KEY-----", re.DOTALL)
+_PEM = re.compile(r"-----BEGIN PUBLIC KEY-----[^-]+-----END PUBLIC KEY-----")
 
 PublicKey = Ed25519PublicKey | RSAPublicKey
 

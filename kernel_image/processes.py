@@ -27,7 +27,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.file_names import name_of
-from kernel_image.procfs import boot_time, is_running, link, pids, status, words
+from kernel_image.procfs import boot_time, is_running, link, pids, program, status, words
 from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
 
 #: seconds between two keep-alives
@@ -209,7 +209,7 @@ def _sockets() -> dict[str, tuple[int, str]]:
             for descriptor in os.listdir(f"/proc/{pid}/fd"):
                 kind, _, number = link(pid, f"fd/{descriptor}").partition(":[")
                 if kind == "socket":
-                    owners[number.rstrip("]")] = (pid, os.path.basename(link(pid, "exe")))
+                    owners[number.rstrip("]")] = (pid, program(pid))
     return owners
 
 

@@ -37,6 +37,16 @@ def words(pid: int, file: str) -> list[str]:
         return [word.decode("utf-8", "replace") for word in content.read(65536).split(b"\0") if word]
 
 
+def program(pid: int) -> str:
+    """Return the name of a process's program, at most 15 characters. gVisor does not tell the program's path.
+
+    Raises:
+        OSError: when the process has ended.
+    """
+    with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as comm:
+        return comm.read().rstrip("\n")
+
+
 def link(pid: int, file: str) -> str:
     """Return the target of a link of a process, such as `cwd`, or an empty text if it cannot be read.
 

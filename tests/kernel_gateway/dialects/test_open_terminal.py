@@ -308,20 +308,27 @@ def test_a_terminal_that_nobody_opened_is_not_found(user: User) -> None:
     assert detail(user.call("DELETE", "/api/terminals/nobody")) == (404, "SB018")
 
 
-def test_a_server_in_the_sandbox_is_listed(user: User) -> None:
-    if user.gateway.isolation == "docker":
-        pytest.skip("the list is empty on gVisor, for a reason that is not known yet")
-    code = "import socket,time; s=socket.create_server(('127.0.0.1', 0)); print(s.getsockname()[1], flush=True)"
-    begun = user.answer("POST", "/execute?wait=1", json={"command": f'{sys.executable} -c "{code}; time.sleep(600)"'})
+def test_a_server_in_the_sandbox_is_listed_and_reached(user: User) -> None:
+    code = (
+        "from http.server import *; s = HTTPServer(('127.0.0.1', 0), SimpleHTTPRequestHandler); "
+        "print(s.server_port, flush=True); s.serve_forever()"
+    )
+    begun = user.answer("POST", "/execute?wait=1", json={"command": f'echo served > seen; exec python3 -c "{code}"'})
 
     def output() -> str:
         told = user.answer("GET", f"/execute/{begun['id']}/status")["output"]
         return "".join(each["data"] for each in told).strip()
 
-    assert until(lambda: output() != "")
-    [port] = [each for each in user.answer("GET", "/ports")["ports"] if each["port"] == int(output())]
-    assert port["process"].startswith("python")
+    port = int(until(lambda: output().partition("\n")[0]))
+    [found] = [each for each in user.answer("GET", "/ports")["ports"] if each["port"] == port]
+    assert found["process"].startswith("python")
+    answer = user.call("GET", f"/proxy/{port}/seen")
+    if user.gateway.isolation == "docker":
+        assert answer.text == "served\n"
+    else:  # plain processes have the machine's own loopback address
+        assert detail(answer) == (501, "SB061")
     user.answer("DELETE", f"/execute/{begun['id']}?force=true")
+    assert until(lambda: all(each["port"] != port for each in user.answer("GET", "/ports")["ports"]))
 
 
 def test_the_lines_of_the_page_are_right(user: User) -> None:

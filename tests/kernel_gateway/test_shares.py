@@ -131,6 +131,7 @@ OTHER = {
 CLASSES = {"Admission", "Shares", "Budget", "Semaphore", "BoundedSemaphore", "ThreadPoolExecutor"}
 SHARING = {
     "kernel_gateway.app": "stored_disk",
+    "kernel_gateway.client.transport": "threads of a client's own program",
     "kernel_image.disks": "requests of the lane for starts, of which one tenant has half",
     "kernel_image.probe": "nothing of a tenant's",
     "kernel_gateway.fair_loop": "turns: a slice takes a moment",

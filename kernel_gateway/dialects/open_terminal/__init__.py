@@ -47,7 +47,7 @@ def routes(gateway: Gateway) -> list[Route]:
         ("/execute/([^/]+)/status", commands.StatusHandler),
         ("/execute/([^/]+)/input", commands.InputHandler),
         ("/ports", ports.PortsHandler),
-        ("/proxy/([0-9]+)/(.*)", ports.ProxyHandler),
+        ("/proxy/([0-9]{1,9})/(.*)", ports.ProxyHandler),
         ("/api/terminals", terminals.TerminalsHandler),
         ("/api/terminals/user/output", terminals.OutputHandler),
         ("/api/terminals/user/input", terminals.InputHandler),

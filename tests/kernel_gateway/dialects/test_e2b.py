@@ -253,13 +253,13 @@ def test_no_use_wakes_a_paused_sandbox_otherwise(gateway: Gateway, box: Box) -> 
 def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) -> None:
     """Refuse other dialects' calls to the context of a paused sandbox, and find it unchanged after the resume."""
     assert box.text("x = 20; x") == "20"
-    [name] = [each["name"] for each in gateway.call("GET", "/v1/sessions").json()["sessions"]]
-    [kernel] = gateway.kernels()
+    sessions = gateway.call("GET", "/v1/sessions").json()["sessions"]
+    name = max(sessions, key=lambda session: session["created_at"])["name"]
     paused(gateway, box)
     for answer in (
         gateway.call("POST", f"/v1/sessions/{name}/execute", json={"code": "x = 3"}),
         gateway.call("GET", f"/v1/sessions/{name}/files/"),
-        gateway.call("POST", f"/api/kernels/{kernel}/restart"),
+        gateway.call("POST", f"/api/kernels/{name}/restart"),
     ):
         assert (answer.status_code, "SB016" in answer.text) == (404, True), answer.text
         assert "paused: resume it first" in answer.text

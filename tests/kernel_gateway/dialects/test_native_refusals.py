@@ -69,6 +69,8 @@ OF_ADMINS = [path for path, handler in routes() if issubclass(handler, AdminHand
 OF_USERS = [path for path in PRIVATE if path not in OF_ADMINS]
 #: those with which a slash at the end belongs to the path
 SLASHED = {path_for(pattern) for pattern, _ in patterns() if pattern.endswith("/?")}
+#: those whose WebSocket has the key in its first message; see `test_open_terminal.py`
+KEY_IN_MESSAGE = ["/open-terminal/api/terminals/nobody"]
 #: a stream that has no end; see `test_mcp.py`
 STREAM = "/sse"
 METHODS = [method for method in HTTPMethod if method not in {"CONNECT", "TRACE"}]
@@ -92,8 +94,8 @@ def refusal_of(answer: Answer) -> tuple[int, str]:
 
 def test_only_routes_without_data_of_tenants_are_public() -> None:
     public = {path for path, handler in routes() if handler.public}
-    described = {"/v1/openapi.json", "/api/swagger.json"}
-    health = {"/", "/healthz", "/readyz", "/health", "/librechat/v1/health", "/metrics"}
+    described = {"/v1/openapi.json", "/api/swagger.json", "/open-terminal/openapi.json", "/open-terminal/api/config"}
+    health = {"/", "/healthz", "/readyz", "/health", "/librechat/v1/health", "/open-terminal/health", "/metrics"}
     assert public == health | {"/admin", "/admin/nobody"} | described
     assert len(PRIVATE) >= 8
 
@@ -106,7 +108,7 @@ def test_every_path_of_the_administration_is_only_for_admins() -> None:
 @pytest.mark.parametrize("path", PRIVATE)
 def test_every_route_needs_a_key_for_every_method(gateway: Gateway, path: str) -> None:
     for method in METHODS:
-        for upgrade in ((), UPGRADE):
+        for upgrade in ((),) if path in KEY_IN_MESSAGE else ((), UPGRADE):
             answer = raw(gateway, method, path, headers=upgrade, body=b'{"code": "x = 1"}')
             assert answer.status_code == 401
             assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -158,7 +160,7 @@ def test_a_users_key_is_refused_by_every_admin_route(gateway: Gateway, path: str
         f"{path}/"
         for path in PRIVATE
         if not path.startswith("/api")
-        and not path.endswith(("/files/nobody", "/ports/nobody"))
+        and not path.endswith(("/files/nobody", "/files/serve/nobody", "/ports/nobody"))
         and path not in OF_SERVERS
         and path not in SLASHED
     ],

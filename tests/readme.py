@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from kernel_gateway.cli.settings import shown
 from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
+from tests.clients.tested import TESTED
 from tests.languages import PROMISES, contracts
 
 ROOT = Path(__file__).parents[1]
@@ -161,10 +167,54 @@ def figures(page: str | None = None) -> str:
     return "\n".join(lines)
 
 
+def clients() -> str:
+    """Return the table of the clients that are tested: release, where each runs, and the files of the tests."""
+    releases: dict[str, list[str]] = {}
+    for name, release in _releases():
+        releases.setdefault(name, [])
+        releases[name] += [release] if release not in releases[name] else []
+    lines = ["| client | release | runs on | tests |", "| --- | --- | --- | --- |"]
+    for name in sorted(TESTED, key=lambda name: name.lower().lstrip("@")):
+        files = dict.fromkeys(test.partition("::")[0] for test in TESTED[name])
+        shown = f"`{name}`" if name in releases else name
+        told = f"{', '.join(releases.get(name, []))} | {_runs_on(TESTED[name][0])}"
+        lines.append(f"| {shown} | {told} | {', '.join(f'`{file}`' for file in files)} |")
+    return "\n".join(lines)
+
+
+def _releases() -> Iterator[tuple[str, str]]:
+    """Yield the packages that the tests install, and the release of each."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    groups = [*project["project"]["optional-dependencies"].values(), *project["dependency-groups"].values()]
+    for asked in (Requirement(line) for group in groups for line in group):
+        if "=" in str(asked.specifier):  # else only a bound, for the sake of another package
+            yield asked.name, str(asked.specifier).removeprefix("==")
+    for file in sorted((ROOT / "tests/clients").glob("*/package.json")):
+        yield from json.loads(file.read_text())["dependencies"].items()
+
+
+def _runs_on(test: str) -> str:
+    """Return the kernels with which a test runs, and the command that runs it; its marks say that (`conftest.py`)."""
+    file, _, name = test.partition("::")
+    text = (ROOT / "tests/clients" / file).read_text()
+    [function] = [node for node in ast.walk(ast.parse(text)) if getattr(node, "name", "") == name]
+    assert isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+    marks = {
+        mark for part in map(ast.unparse, function.decorator_list) for mark in re.findall(r"^pytest.mark.(\w+)$", part)
+    }
+    marks |= {
+        mark for line in re.findall("^pytestmark.*", text, re.MULTILINE) for mark in re.findall(r"mark.(\w+)", line)
+    }
+    kernels = "gVisor" if marks & {"engine", "gate"} else "processes"
+    part_of_gate = "gate" in marks or not marks & {"engine", "full", "browser"}
+    return f"{kernels}, in `make {'test' if part_of_gate else 'test-all'}`"
+
+
 #: the functions that make the generated parts of each page; a part has its function's name
 PARTS: dict[str, tuple[Callable[[], str], ...]] = {
     "README.md": (figures,),
     "docs/api.md": (errors,),
+    "docs/clients/README.md": (clients,),
     "docs/languages.md": (promises,),
     "docs/packages.md": (packages, tools),
     "docs/settings.md": (settings,),

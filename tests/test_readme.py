@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from kernel_gateway.config import Settings, load
+from tests.clients.tested import TESTED
 from tests.gateways import KEYS, gateway
-from tests.readme import FIGURES, PARTS, ROOT, figures, filled
+from tests.readme import FIGURES, PARTS, ROOT, clients, figures, filled
 
 MIB = 1024**2
 README = (ROOT / "README.md").read_text()
@@ -19,6 +20,12 @@ PAGES = [README, *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
 @pytest.mark.parametrize("path", PARTS)
 def test_generated_parts_are_up_to_date(path: str) -> None:
     assert filled(path) == (ROOT / path).read_text(), "run `make readme`"
+
+
+def test_every_file_of_tests_with_a_client_is_in_the_table_of_clients() -> None:
+    named = {test.partition("::")[0] for tests in TESTED.values() for test in tests}
+    assert named == {path.name for path in (ROOT / "tests/clients").glob("test_*.py")}
+    assert "| `nbclient` | >=0.10.2 | gVisor, in `make test` |" in clients()
 
 
 def test_the_client_example_works_when_pasted(capsys: pytest.CaptureFixture[str]) -> None:

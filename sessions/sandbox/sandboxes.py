@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 
 from sessions.backends.abilities import Ability
-from sessions.model.errors import SandboxNotFound, SessionError, SessionExists
+from sessions.model.errors import SandboxNotFound, SessionClosed, SessionError, SessionExists
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox import moments
@@ -40,19 +40,20 @@ class Sandboxes(Owners[Sandbox]):
         self._ended: dict[SessionKey, Sandbox] = {}
         #: the present sandboxes with a secret, by name: their requests name no tenant
         self._with_secret: dict[str, Sandbox] = {}
+        #: the present sandboxes by workspace, which each use of one of their sessions asks for
+        self._with_workspace: dict[str, Sandbox] = {}
         #: the snapshots of all tenants' sandboxes
         self.snapshots = Snapshots(services)
         registry.let_refuse(self._require_running)
 
-    def _require_running(self, session: SessionKey, workspace: str) -> None:
+    def _require_running(self, workspace: str) -> None:
         """Refuse the use of a session whose sandbox is paused: another dialect may know the session by its name.
 
         Raises:
             SandboxNotFound: when the sandbox is paused.
         """
-        for sandbox in super().of(session.tenant):
-            if sandbox.workspace == workspace:
-                sandbox.pausing.check()
+        if (sandbox := self._with_workspace.get(workspace)) is not None:
+            sandbox.pausing.check()
 
     def restore(self) -> None:
         """Add the sandboxes that an earlier gateway has left; their containers are taken over later."""
@@ -81,6 +82,7 @@ class Sandboxes(Owners[Sandbox]):
 
     def _add(self, owner: Sandbox) -> None:
         super()._add(owner)
+        self._with_workspace[owner.workspace] = owner
         if owner.spec.secret:
             self._with_secret.setdefault(owner.key.name, owner)
 
@@ -215,11 +217,12 @@ class Sandboxes(Owners[Sandbox]):
         Raises:
             SessionError: as in `Registry.branch`.
         """
-        if not source.spec.in_sandbox:
+        if (workspace := source.spec.workspace) is None:
             return await self._registry.branch(source, key, checkpoint)
         if checkpoint is not None:
             source.checkpoints.find(checkpoint)  # there are none: it shares its files
-        sandbox = next(each for each in self.of(source.key.tenant) if each.workspace == source.spec.workspace)
+        if (sandbox := self._with_workspace.get(workspace)) is None:  # the sandbox is being ended with its sessions
+            raise SessionClosed
         timeout = source.spec.idle_timeout or self._registry.defaults_of(key.tenant).idle_timeout  # no lifetime ends it
         spec = replace(source.spec, workspace=None, idle_timeout=timeout, temporary_on_disk=True)
         start = partial(sandbox.moments.branch, source)
@@ -251,6 +254,7 @@ class Sandboxes(Owners[Sandbox]):
         return sandbox.close()
 
     def _remove(self, owner: Sandbox, reason: str, *, asked: bool = False) -> None:
+        del self._with_workspace[owner.workspace]
         if self._with_secret.get(owner.key.name) is owner:
             del self._with_secret[owner.key.name]
         super()._remove(owner, reason, asked=asked)

@@ -32,13 +32,13 @@ class Registry(Owners[Session]):
         super().__init__(services)
         self.defaults = defaults
         self._specs = specs
-        self._require_running: Callable[[SessionKey, str], None] = _runs
+        self._require_running: Callable[[str], None] = _runs
 
-    def let_refuse(self, require_running: Callable[[SessionKey, str], None]) -> None:
+    def let_refuse(self, require_running: Callable[[str], None]) -> None:
         """Let the sandboxes, which this room does not know, refuse the use of a session on a workspace of theirs.
 
         Args:
-            require_running: raises an error while the sandbox of a session (its key, its workspace) is paused.
+            require_running: raises an error while the sandbox on this workspace is paused.
         """
         self._require_running = require_running
 
@@ -62,7 +62,7 @@ class Registry(Owners[Session]):
     def _session(self, identity: Identity, notice: StateNotice, origin: Origin = NO_ORIGIN) -> Session:
         def require_running() -> None:
             if identity.spec.workspace is not None:
-                self._require_running(identity.key, identity.spec.workspace)
+                self._require_running(identity.spec.workspace)
 
         return Session(identity, self._services, notice, origin, require_running)
 
@@ -226,7 +226,7 @@ class Registry(Owners[Session]):
             await asyncio.wait(ending)
 
 
-def _runs(_key: SessionKey, _workspace: str) -> None:
+def _runs(_workspace: str) -> None:
     """Refuse nothing: there are no sandboxes."""
 
 

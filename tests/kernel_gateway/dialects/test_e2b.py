@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import secrets
 import socket
@@ -259,24 +258,6 @@ def context_of(gateway: Gateway) -> str:
     return name
 
 
-#: requests of a Jupyter client besides cells: a front end sends them on its own
-FRONT_END_ASKS: list[tuple[str, str, dict[str, Any]]] = [
-    ("shell", "kernel_info_request", {}),
-    ("shell", "complete_request", {"code": "x", "cursor_pos": 1}),
-    ("control", "debug_request", {}),
-]
-
-
-async def front_end_is_refused(gateway: Gateway, name: str) -> None:
-    async with connected(gateway, name) as client:
-        for channel, kind, content in FRONT_END_ASKS:
-            asked = await client.send(channel, kind, content)
-            while (answer := await client.next())["parent"].get("msg_id") != asked:
-                pass
-            told = answer["content"]
-            assert (told["status"], "paused: resume it first" in told["evalue"]) == ("error", True), told
-
-
 def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) -> None:
     """Refuse other dialects' calls to the context of a paused sandbox, and find it unchanged after the resume."""
     assert box.text("x = 20; x") == "20"
@@ -289,7 +270,6 @@ def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) ->
     ):
         assert (answer.status_code, "SB016" in answer.text) == (404, True), answer.text
         assert "paused: resume it first" in answer.text
-    asyncio.run(front_end_is_refused(gateway, name))
     assert gateway.call("GET", f"/v1/sessions/{name}").json()["state"] == expected
     assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
     assert box.text("x") == "20"
@@ -310,7 +290,34 @@ def test_no_other_dialect_wakes_a_context_of_a_paused_sandbox(sleep_disk: str, e
         assert gateway.errors() == []
 
 
-@pytest.mark.parametrize("isolation", ["process", pytest.param("docker", marks=pytest.mark.engine)])
+ISOLATIONS = pytest.mark.parametrize("isolation", ["process", pytest.param("docker", marks=pytest.mark.engine)])
+
+
+@ISOLATIONS
+async def test_requests_of_a_front_end_that_is_connected_to_a_paused_context_are_refused_at_once(
+    isolation: str,
+) -> None:
+    requests_besides_cells: list[tuple[str, str, dict[str, Any]]] = [
+        ("shell", "kernel_info_request", {}),
+        ("shell", "complete_request", {"code": "x", "cursor_pos": 1}),
+        ("control", "debug_request", {}),
+    ]
+    with gateways.gateway(isolation) as gateway, boxed(gateway) as box:
+        box.run("x = 20")
+        async with connected(gateway, context_of(gateway)) as client:
+            await client.of(await client.send("shell", "kernel_info_request", {}))  # the positive control
+            paused(gateway, box)
+            for channel, kind, content in requests_besides_cells:
+                asked = await client.send(channel, kind, content)
+                while (answer := await client.next())["parent"].get("msg_id") != asked:
+                    pass
+                told = answer["content"]
+                assert (told["status"], "paused: resume it first" in told["evalue"]) == ("error", True), told
+            assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
+            assert await client.text("print(x)") == "20\n"
+
+
+@ISOLATIONS
 def test_a_native_cell_goes_on_after_a_pause_that_outlasts_its_deadline(isolation: str) -> None:
     with gateways.gateway(isolation) as gateway, boxed(gateway) as box, ThreadPoolExecutor() as client:
         box.run("x = 20; import time")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
@@ -21,6 +22,8 @@ from sessions.model.units import HEAD_FIELDS
 #: seconds within which the whole head of a request must arrive. The time of the first request begins when the
 #: connection is accepted, and that of a later request at its first byte
 HEAD_TIMEOUT = 20.0
+#: value of `SO_LINGER` with which a closed connection is reset. Source: socket(7)
+RESET = struct.pack("ii", 1, 0)
 
 
 class Connection:
@@ -81,6 +84,13 @@ class Connection:
     def drop(self) -> None:
         """End the connection at once."""
         if self.stream is not None:
+            self.stream.close()
+
+    def reset(self) -> None:
+        """End the connection at once, so that the client sees that it was cut. What was sent before still arrives."""
+        if self.stream is not None:
+            with suppress(OSError):  # the client has left
+                self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.stream.close()
 
     # -- the head of a request --------------------------------------------------------------------------------
@@ -162,6 +172,8 @@ class Stream(BaseIOStream):
     """The stream of a connection. It reports each read and its end to the connection."""
 
     connection: Connection
+    #: tornado's: with TLS, it is of another class
+    socket: Any
 
     def report_to(self, connection: Connection) -> None:
         """Report each later read and the end to a connection."""

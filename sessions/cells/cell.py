@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
+from sessions.kernels.clock import Timer
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import ConnectionFailed, ExecutionTimeout, KernelDied, SessionError
@@ -51,8 +52,8 @@ class Cell:
         self._timeouts = timeouts
         self._exclusive = exclusive
         self._loop = asyncio.get_running_loop()
-        #: start and end, in seconds of the event loop's clock
-        self._started_at = self._ended_at = self._loop.time()
+        #: start and end, in seconds of the kernel's clock
+        self._started_at = self._ended_at = kernel.clock.time()
         self._reply: Mapping[str, Any] | None = None
         self._idle = False
         self._output_seen = False  # whether a message of the cell has arrived on iopub
@@ -62,12 +63,12 @@ class Cell:
         self._awaits_end = False  # whether the kernel has ended; `kernel_gone` is called later
         #: why the gateway stopped the cell. None means that it did not.
         self._stopped: SessionError | None = None
-        self._deadline: asyncio.TimerHandle | None = None
-        self._doubt: asyncio.TimerHandle | None = None
+        self._deadline: Timer | None = None
+        self._doubt: Timer | None = None
 
     @property
     def duration(self) -> float:
-        """Seconds from its start to its end."""
+        """Seconds from its start to its end, in which the kernel was not frozen."""
         return self._ended_at - self._started_at
 
     @property
@@ -152,7 +153,7 @@ class Cell:
         On a busy machine, silence proves nothing. An answer to a later request proves that no more output can follow.
         """
         try:
-            async with asyncio.timeout(self._timeouts.proof):
+            async with self.kernel.clock.timeout(self._timeouts.proof):
                 await self.kernel.connection.ready()
         except TimeoutError:
             if self.status is None and not self._output_seen:
@@ -177,8 +178,8 @@ class Cell:
     # -- deadline and interrupts ----------------------------------------------------------------------------
 
     def start(self, seconds: float) -> None:
-        """Start the cell's deadline: the cell is stopped after these seconds."""
-        self._started_at = self._loop.time()
+        """Start the cell's deadline: the cell is stopped after these seconds of the kernel's time."""
+        self._started_at = self.kernel.clock.time()
         self._deadline = self._after(seconds, self._pass_deadline)
 
     def _pass_deadline(self) -> None:
@@ -212,12 +213,12 @@ class Cell:
         if not await self.kernel.interrupts.interrupt_until(self.returned, self._timeouts.interrupt_step):
             self._doubt_reply()  # the kernel may never have started the cell
 
-    def _after(self, seconds: float, check: Callable[[], None]) -> asyncio.TimerHandle:
-        due = self._loop.time() + seconds
-        return self._loop.call_at(due, self._on_time, due, check)
+    def _after(self, seconds: float, check: Callable[[], None]) -> Timer:
+        clock = self.kernel.clock
+        return clock.call_later(seconds, partial(self._on_time, clock.time() + seconds, check))
 
     def _on_time(self, due: float, check: Callable[[], None]) -> None:
-        if self._loop.time() < due + STALL:
+        if self.kernel.clock.time() < due + STALL:
             check()
         else:  # the gateway was stopped: first read the messages that arrived meanwhile
             self._loop.call_later(CATCH_UP, self._unless_ended, check)
@@ -267,7 +268,7 @@ class Cell:
         if self.ended.is_set():
             return
         self.status, self.error = status, error
-        self._ended_at = self._loop.time()
+        self._ended_at = self.kernel.clock.time()
         self.memory = self.kernel.handle.memory()
         self.cancel_timers()
         self.returned.set()

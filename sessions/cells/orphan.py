@@ -31,13 +31,14 @@ class OrphanCell:
         """Wait until the kernel is free or has ended.
 
         Args:
-            seconds: deadline. Then the cell is interrupted, and the kernel is killed if the cell does not end.
+            seconds: deadline, in the kernel's time. Then the cell is interrupted, and the kernel is killed if the cell
+                does not end.
         """
         waiting = [spawn(self._free(), "kernel free"), spawn(self.kernel.wait(), "kernel gone")]
         for task in waiting:
             task.add_done_callback(lambda _task: self._over.set())
         try:
-            async with asyncio.timeout(seconds):
+            async with self.kernel.clock.timeout(seconds):
                 await self._over.wait()
         except TimeoutError:
             if not await self.interrupt():

@@ -8,9 +8,10 @@ from contextlib import suppress
 from typing import Any
 
 from sessions.backends.base import KernelHandle
+from sessions.kernels.clock import KernelClock
 from sessions.kernels.connection import Connection
 from sessions.model.errors import SessionError
-from sessions.model.tasks import set_within, spawn
+from sessions.model.tasks import spawn
 
 #: seconds for the kernel to acknowledge an interrupt that was sent as a message
 ACKNOWLEDGE_TIMEOUT = 1.0
@@ -19,16 +20,20 @@ ACKNOWLEDGE_TIMEOUT = 1.0
 class Interrupts:
     """Interrupts the cells of one kernel."""
 
-    def __init__(self, connection: Connection, handle: KernelHandle, *, messages: bool = True) -> None:
+    def __init__(
+        self, connection: Connection, handle: KernelHandle, clock: KernelClock, *, messages: bool = True
+    ) -> None:
         """Keep the arguments. Nothing is sent yet.
 
         Args:
             connection: connection to the kernel.
             handle: handle of the kernel.
+            clock: clock of the kernel.
             messages: whether the kernel accepts interrupts as messages.
         """
         self._connection = connection
         self._handle = handle
+        self._clock = clock
         self._first = self.by_message if messages else self.by_signal
         #: interrupts that may not have arrived yet, at most one by message and one by signal
         self._sending: dict[str, asyncio.Task[None]] = {}
@@ -52,16 +57,22 @@ class Interrupts:
     async def interrupt_until(self, done: asyncio.Event, step: float) -> bool:
         """Interrupt a cell twice: first by message, if the kernel accepts messages, and then by signal.
 
+        A frozen kernel is interrupted when it runs again.
+
         Args:
             done: event that is set when the cell no longer runs.
-            step: seconds to wait for `done` after each interrupt.
+            step: seconds of the kernel's time to wait for `done` after each interrupt.
 
         Returns:
             whether `done` was set in time.
         """
         for interrupt in (self._first, self.by_signal):
+            await self._clock.running()
             await interrupt()
-            if await set_within(done, step):
+            with suppress(TimeoutError):
+                async with self._clock.timeout(step):
+                    await done.wait()
+            if done.is_set():
                 return True
         return False
 

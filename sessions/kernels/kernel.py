@@ -10,6 +10,7 @@ from typing import Protocol
 
 from kernel_image.protocol import LEASE_REQUEST, SESSION
 from sessions.backends.base import Backend, KernelHandle, Launch
+from sessions.kernels.clock import KernelClock
 from sessions.kernels.connection import Connection
 from sessions.kernels.interrupts import Interrupts
 from sessions.kernels.messages import Message
@@ -72,7 +73,9 @@ class Kernel:
         self._cause: SessionError | None = None
         #: seconds that the start of the container or process took, and seconds from then to the first answer
         self.started_in = self.ready_in = 0.0
-        self.interrupts = Interrupts(self.connection, handle, messages=spec.interrupt_messages)
+        #: stands still while the kernel is frozen
+        self.clock = KernelClock()
+        self.interrupts = Interrupts(self.connection, handle, self.clock, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
         self.cut = cut
         self._exit: asyncio.Task[KernelExit]
@@ -211,6 +214,31 @@ class Kernel:
         """Whether a client uses the kernel, or it imports a module ahead of need."""
         return self.preloading.under_way or (self._listener is not None and self._listener.in_use)
 
+    # -- a freeze -------------------------------------------------------------------------------------------
+
+    async def pause(self) -> None:
+        """Freeze the kernel. Its cells, and their deadlines, go on after `resume`.
+
+        Raises:
+            BackendUnavailable: when the engine does not answer, or refuses; the kernel is not frozen.
+        """
+        self.clock.freeze()
+        try:
+            await self.handle.pause()
+        except SessionError:
+            self.clock.thaw()
+            raise
+
+    async def resume(self) -> None:
+        """Let the kernel continue. Does nothing if it is not frozen.
+
+        Raises:
+            BackendUnavailable: when the engine does not answer; the kernel is still frozen.
+            ConnectionFailed: when the engine refuses; the kernel is still frozen.
+        """
+        await self.handle.resume()
+        self.clock.thaw()
+
     # -- events of the connection and the container ---------------------------------------------------------
 
     def on_message(self, message: Message) -> None:
@@ -279,6 +307,7 @@ class Kernel:
 
     async def _watch_exit(self) -> KernelExit:
         ended = await self.handle.wait()
+        self.clock.thaw()  # who waits for the kernel's time need not wait any more
         self.connection.close()
         # This breaks the reference cycle with the session, whose outputs are then freed without a garbage collection.
         self._listener = None
@@ -286,7 +315,7 @@ class Kernel:
 
     async def _check_pulse(self) -> None:
         with suppress(TimeoutError, SessionError):
-            async with asyncio.timeout(PULSE_TIMEOUT):
+            async with self.clock.timeout(PULSE_TIMEOUT):
                 await self.connection.request("control", "kernel_info_request", {})
                 return
         await self.kill(self._out_of_memory())

@@ -165,16 +165,13 @@ class Pausing:
         Raises:
             BackendUnavailable: when the engine does not freeze it again.
         """
-        container = session.container
-        if container is None:  # it has ended
-            return ""
         try:
-            await container.resume()
+            await session.resume()
         except SessionError as error:
             return _still(session, error.message)
         failure = await _asleep(session)
         if failure and session.alive:
-            await container.pause()
+            await session.pause()
             return _still(session, failure)
         return ""
 
@@ -223,14 +220,12 @@ class Pausing:
                 self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
                 self.problem = ""
 
-    async def _change_containers(self, change: Callable[[KernelHandle], Awaitable[None]]) -> None:
+    async def _change_containers(self, change: Callable[[KernelHandle | Session], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""
-        await _first_failure(change(container) for container in self._containers())
-
-    def _containers(self) -> list[KernelHandle]:
-        sandbox = self._sandbox
-        found = [sandbox.container, *(session.container for session in sandbox.sessions() if session.alive)]
-        return [each for each in found if each is not None]
+        found: list[KernelHandle | Session] = [each for each in self._sandbox.sessions() if each.alive]
+        if (own := self._sandbox.container) is not None:
+            found.append(own)
+        await _first_failure(change(each) for each in found)
 
 
 async def _first_failure(works: Iterable[Awaitable[None]]) -> None:

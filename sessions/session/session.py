@@ -179,6 +179,16 @@ class Session(Owner):
         with self._activity.use():
             await self._slot.ensure(even_paused=True)
 
+    async def pause(self) -> None:
+        """Freeze its kernel, if there is one; see `Kernel.pause`."""
+        if self._slot.kernel is not None:
+            await self._slot.kernel.pause()
+
+    async def resume(self) -> None:
+        """Let its kernel continue, if there is one; see `Kernel.resume`."""
+        if self._slot.kernel is not None:
+            await self._slot.kernel.resume()
+
     async def ensure_container(self) -> KernelHandle:
         """Return the container of its kernel, and start a kernel if there is none."""
         return (await self._slot.ensure()).handle

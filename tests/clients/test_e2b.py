@@ -14,12 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from e2b import CommandExitException, PtySize
+from e2b import CommandExitException, PtySize, Volume
 from e2b.exceptions import (
     AuthenticationException,
     FileNotFoundException,
@@ -28,6 +29,7 @@ from e2b.exceptions import (
     SandboxException,
     SandboxNotFoundException,
     TimeoutException,
+    VolumeException,
 )
 from e2b_code_interpreter import AsyncSandbox, Sandbox, SandboxMetrics, SandboxQuery, SandboxState
 
@@ -486,6 +488,30 @@ def test_a_paused_sandbox_stands_still_and_outlives_a_restart_of_the_gateway(tmp
         assert Sandbox.kill(sandbox.sandbox_id, **own)
 
 
+@pytest.mark.engine
+@pytest.mark.parametrize("golden_images", ["off", "auto"], ids=["in memory", "on disk"])
+def test_a_paused_sandbox_outlives_a_gateway_that_is_killed(tmp_path: Path, golden_images: str) -> None:
+    serve = partial(gateways.gateway, "docker", state_dir=str(tmp_path), golden_images=golden_images, pool_max="0")
+    with serve() as first:
+        if golden_images == "auto":
+            first.wait_for_sleep()
+        sandbox = Sandbox.create(timeout=300, **options(first))
+        sandbox.run_code("x = 1")
+        sandbox.files.write("file", "text")
+        sandbox.pause()
+        assert [each["State"] for each in first.containers()] == ([] if golden_images == "auto" else ["paused"] * 2)
+        first.process.kill()
+        first.process.wait()
+    with serve() as second:
+        own = options(second)
+        assert Sandbox.get_info(sandbox.sandbox_id, **own).state.value == "paused"
+        again = Sandbox.connect(sandbox.sandbox_id, timeout=300, **own)
+        assert again.run_code("x").text == "1"
+        assert again.files.read("file") == "text"
+        assert again.kill()
+        assert second.errors() == []
+
+
 def on_disks(gateway: Gateway, disks: set[str] | None = None) -> dict[str, set[str]]:
     """Return the volumes of each of the gateway's containers, or only of those that use one of these volumes."""
     found = {
@@ -529,6 +555,16 @@ def test_a_paused_sandbox_costs_no_memory_and_keeps_everything() -> None:
         assert sandbox.files.read("/tmp/of-a-command") == "of-a-command\n"
         assert sandbox.kill()
         assert gateway.errors() == []
+
+
+def test_volumes_are_refused_with_the_reason(gateway: Gateway) -> None:
+    own = options(gateway)
+    with pytest.raises(VolumeException, match=r"501: .*a sandbox has its own disk only"):
+        Volume.create("data", **own)
+    with pytest.raises(VolumeException, match=r"501: .*a sandbox has its own disk only"):
+        Volume.list(**own)
+    with pytest.raises(SandboxException, match=r"501: volumeMounts: .*a sandbox has its own disk only"):
+        Sandbox.create(timeout=300, volume_mounts={"/mnt/data": "data"}, **own)
 
 
 def test_a_sandbox_is_paused_when_its_time_is_over_if_its_client_wants_that(gateway: Gateway) -> None:
@@ -749,3 +785,11 @@ def test_a_sandbox_that_is_killed_ends_the_commands_of_its_clients(sandbox: Sand
     sandbox.kill()
     with pytest.raises(SandboxException, match="killed or reached its end"):
         running.wait()
+
+
+async def test_a_sandbox_that_is_killed_ends_the_commands_of_its_asynchronous_clients(gateway: Gateway) -> None:
+    sandbox = await AsyncSandbox.create(timeout=300, **options(gateway))
+    running = await sandbox.commands.run("sleep 300", background=True)
+    await sandbox.kill()
+    with pytest.raises(TimeoutException, match="killed or reached its end"):
+        await running.wait()

@@ -21,6 +21,7 @@ from kernel_gateway.http.formats import failure_text
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.request_body import Model, validated
 from kernel_gateway.http.transfers import STALL_TIMEOUT
+from kernel_gateway.wire.connections import connection_of
 from sessions.model import bounded_json
 from sessions.model.errors import ExecutionTimeout, InvalidRequest, SandboxNotFound, SessionError
 
@@ -141,13 +142,15 @@ class StreamHandler(EnvdHandler):
             await self.flush()
 
     def finish_stream(self, failure: SessionError | None = None) -> None:
-        """Send the end of the stream. If the sandbox has ended, close the connection instead: clients accept only that.
+        """Send the end of the stream. If the sandbox has ended, reset the connection instead: clients accept only that.
+
+        They take a reset for a sandbox that may be gone, and ask. Python's takes a plain end for a broken answer.
 
         Args:
             failure: the error that ends the stream. None means success.
         """
         if self.sandbox.closed:
-            self.http.close()
+            connection_of(self.http.stream).reset()
             return
         error = {"error": error_of(failure, self.status_of(failure))} if failure is not None else {}
         self.finish(envelope(error, last=True))

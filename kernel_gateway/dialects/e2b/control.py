@@ -11,6 +11,7 @@ from typing import ClassVar
 from kernel_gateway.dialects.e2b.base import ControlHandler
 from kernel_gateway.dialects.e2b.lists import ListQuery
 from kernel_gateway.dialects.e2b.models import (
+    NO_VOLUMES,
     Connect,
     NetworkChange,
     NewSandbox,
@@ -198,7 +199,7 @@ class UnsupportedHandler(ControlHandler):
     #: why, by a name in the path
     reasons: ClassVar[dict[str, str]] = {
         "templates": NO_BUILDS,
-        "volumes": "nothing can be mounted into sandboxes here",
+        "volumes": NO_VOLUMES,
         "secrets": "sandboxes get no secrets here, because they reach nothing that would want them",
     }
 

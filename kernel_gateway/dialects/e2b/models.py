@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ipaddress
-import math
 import re
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.e2b.base import ENVD_VERSION
-from kernel_gateway.dialects.e2b.templates import find_template
+from kernel_gateway.dialects.e2b.templates import find_template, size_model
 from kernel_gateway.dialects.e2b.tokens import access_token, new_secret, traffic_token
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.times import rfc3339
@@ -28,9 +27,9 @@ LIFETIME = 300
 WAKE_LIFETIME = 300.0
 #: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
+NO_VOLUMES = "nothing can be mounted here: a sandbox has its own disk only; copy files with the files API"
 #: host that servers of a sandbox are told
 _REQUEST_HOST = re.compile(r"(?:[A-Za-z0-9._:\[\]-]|\$\{PORT\}){0,300}")
-_MIB = 1024**2
 #: seconds
 Seconds = Annotated[int, Field(ge=0)]
 
@@ -169,7 +168,7 @@ class NewSandbox(Body):
         reasons = {
             "mcp": (self.mcp, "sandboxes run no MCP servers here"),
             "iam": (self.iam, "sandboxes get no identity tokens here"),
-            "volumeMounts": (self.volumeMounts, "nothing can be mounted into sandboxes here"),
+            "volumeMounts": (self.volumeMounts, NO_VOLUMES),
         }
         for field, (asked, reason) in reasons.items():
             if asked:
@@ -299,19 +298,20 @@ def sandbox_model(sandbox: Sandbox) -> dict[str, Any]:
     beside = {"network": network} if network is not None else {}
     if problem:  # beside the fields that E2B's clients know
         beside["sleepProblem"] = problem
-    return beside | {
-        "templateID": spec.template,
-        "sandboxID": sandbox.key.name,
-        "clientID": "kernel-gateway",
-        "envdVersion": ENVD_VERSION,
-        "startedAt": rfc3339(sandbox.created_at, "microseconds"),
-        "endAt": rfc3339(sandbox.created_at + spec.lifetime, "microseconds"),
-        "cpuCount": math.ceil(sandbox.limits.cpus),
-        "memoryMB": sandbox.limits.memory // _MIB,
-        "diskSizeMB": sandbox.limits.disk // _MIB,
-        "state": state_of(sandbox),
-        "metadata": dict(spec.metadata),
-        "lifecycle": {"autoResume": bool(spec.wake_lifetime), "onTimeout": "pause" if spec.auto_pause else "kill"},
-        "allowInternetAccess": spec.asked.get("allowInternetAccess"),
-        "volumeMounts": [],
-    }
+    return (
+        beside
+        | size_model(sandbox.limits)
+        | {
+            "templateID": spec.template,
+            "sandboxID": sandbox.key.name,
+            "clientID": "kernel-gateway",
+            "envdVersion": ENVD_VERSION,
+            "startedAt": rfc3339(sandbox.created_at, "microseconds"),
+            "endAt": rfc3339(sandbox.created_at + spec.lifetime, "microseconds"),
+            "state": state_of(sandbox),
+            "metadata": dict(spec.metadata),
+            "lifecycle": {"autoResume": bool(spec.wake_lifetime), "onTimeout": "pause" if spec.auto_pause else "kill"},
+            "allowInternetAccess": spec.asked.get("allowInternetAccess"),
+            "volumeMounts": [],
+        }
+    )

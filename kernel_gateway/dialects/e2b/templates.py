@@ -13,6 +13,7 @@ from kernel_gateway.dialects.e2b.base import ENVD_VERSION, ControlHandler
 from kernel_gateway.errors import NotSupported
 from kernel_gateway.times import rfc3339
 from sessions.model.errors import InvalidRequest, TemplateNotFound
+from sessions.model.values import Limits
 
 #: names of the usual image's template
 USUAL = ("code-interpreter-v1", "base")
@@ -76,6 +77,15 @@ def find_template(name: str, settings: Settings) -> ImageTemplate:
     raise TemplateNotFound(f"template {name[:64]!r} not found; there are: {known}")
 
 
+def size_model(limits: Limits) -> dict[str, int]:
+    """Return limits as clients see the size of a sandbox, or of a template's sandboxes."""
+    return {
+        "cpuCount": math.ceil(limits.cpus),
+        "memoryMB": limits.memory // _MIB,
+        "diskSizeMB": limits.disk // _MIB,
+    }
+
+
 def template_model(template: ImageTemplate, settings: Settings, since: str) -> dict[str, Any]:
     """Return a template as clients see it, with its only build.
 
@@ -84,10 +94,7 @@ def template_model(template: ImageTemplate, settings: Settings, since: str) -> d
         settings: settings of the gateway, as the tenant has them.
         since: time since which the template is offered.
     """
-    size = {
-        "cpuCount": math.ceil(settings.limits.cpus),
-        "memoryMB": settings.limits.memory // _MIB,
-        "diskSizeMB": settings.limits.disk // _MIB,
+    size = size_model(settings.limits) | {
         "envdVersion": ENVD_VERSION,
         "createdAt": since,
         "updatedAt": since,

@@ -107,6 +107,7 @@ class ChannelsHandler(JupyterHandler, SocketHandler):
             if request.type == "execute_request" or not self._session.reachable:
                 # As in every dialect, a cell starts a new kernel after a dead one. Any request wakes a sleeping kernel.
                 await self._session.settled_kernel()
+            self._session.require_running()  # a frozen kernel would not answer
             self._session.channels.forward(
                 self._subscription, request.channel, request.header, request.parts, request.buffers
             )

@@ -23,10 +23,11 @@ from kernel_gateway.dialects.e2b.base import ControlHandler, SandboxHandler
 from kernel_gateway.gateway import Gateway as Parts
 from kernel_gateway.http.handlers import BaseHandler
 from tests import gateways
-from tests.gateways import KEYS, Gateway
+from tests.gateways import KEYS, Gateway, text_of
 from tests.kernel_gateway.calls import failure, process_only, raw, until
 from tests.kernel_gateway.e2b import *  # noqa: F403 - the fixtures
 from tests.kernel_gateway.e2b import ENVD, NOWHERE, SDK, Box, boxed, control
+from tests.kernel_gateway.jupyter import connected
 
 
 def refused(response: requests.Response) -> tuple[int, str]:
@@ -250,11 +251,17 @@ def test_no_use_wakes_a_paused_sandbox_otherwise(gateway: Gateway, box: Box) -> 
     assert state(gateway, box) == "paused"
 
 
+def context_of(gateway: Gateway) -> str:
+    """Return the name of the context that was made last, in the other dialects."""
+    sessions = gateway.call("GET", "/v1/sessions").json()["sessions"]
+    name: str = max(sessions, key=lambda session: session["created_at"])["name"]
+    return name
+
+
 def neither_native_nor_jupyter_use(gateway: Gateway, box: Box, expected: str) -> None:
     """Refuse other dialects' calls to the context of a paused sandbox, and find it unchanged after the resume."""
     assert box.text("x = 20; x") == "20"
-    sessions = gateway.call("GET", "/v1/sessions").json()["sessions"]
-    name = max(sessions, key=lambda session: session["created_at"])["name"]
+    name = context_of(gateway)
     paused(gateway, box)
     for answer in (
         gateway.call("POST", f"/v1/sessions/{name}/execute", json={"code": "x = 3"}),
@@ -280,6 +287,54 @@ def test_no_other_dialect_wakes_a_context_of_a_paused_sandbox(sleep_disk: str, e
             gateway.wait_for_sleep()
         with boxed(gateway) as box:
             neither_native_nor_jupyter_use(gateway, box, expected)
+        assert gateway.errors() == []
+
+
+ISOLATIONS = pytest.mark.parametrize("isolation", ["process", pytest.param("docker", marks=pytest.mark.engine)])
+
+
+@ISOLATIONS
+async def test_requests_of_a_front_end_that_is_connected_to_a_paused_context_are_refused_at_once(
+    isolation: str,
+) -> None:
+    requests_besides_cells: list[tuple[str, str, dict[str, Any]]] = [
+        ("shell", "kernel_info_request", {}),
+        ("shell", "complete_request", {"code": "x", "cursor_pos": 1}),
+        ("control", "debug_request", {}),
+    ]
+    with gateways.gateway(isolation) as gateway, boxed(gateway) as box:
+        box.run("x = 20")
+        async with connected(gateway, context_of(gateway)) as client:
+            await client.of(await client.send("shell", "kernel_info_request", {}))  # the positive control
+            paused(gateway, box)
+            for channel, kind, content in requests_besides_cells:
+                asked = await client.send(channel, kind, content)
+                while (answer := await client.next())["parent"].get("msg_id") != asked:
+                    pass
+                told = answer["content"]
+                assert (told["status"], "paused: resume it first" in told["evalue"]) == ("error", True), told
+            assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
+            assert await client.text("print(x)") == "20\n"
+
+
+@ISOLATIONS
+def test_a_native_cell_goes_on_after_a_pause_that_outlasts_its_deadline(isolation: str) -> None:
+    with gateways.gateway(isolation) as gateway, boxed(gateway) as box, ThreadPoolExecutor() as client:
+        box.run("x = 20; import time")
+        name = context_of(gateway)
+        # Longer than a pause waits for the end of cells, and shorter than its deadline.
+        asked = {"code": "for _ in range(80): time.sleep(0.1)\nx", "timeout": 16}
+        cell = client.submit(gateway.call, "POST", f"/v1/sessions/{name}/execute", json=asked)
+        until(lambda: gateway.call("GET", f"/v1/sessions/{name}").json()["state"] == "busy")
+        began = time.monotonic()
+        paused(gateway, box)
+        while time.monotonic() < began + 17:
+            assert not cell.done()
+            time.sleep(0.1)
+        assert control(gateway, "POST", f"/sandboxes/{box.id}/connect", json={"timeout": 300}).status_code == 201
+        reply = cell.result().json()
+        assert (reply["status"], reply["state"], text_of(reply)) == ("ok", "preserved", "20")
+        assert reply["duration_ms"] < 16_000
         assert gateway.errors() == []
 
 

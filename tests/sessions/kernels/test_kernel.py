@@ -248,7 +248,8 @@ async def test_a_cell_is_interrupted_twice_and_by_message_only_if_the_kernel_tak
     backend: FakeBackend, kernel: Kernel, *, messages: bool, kinds: list[str]
 ) -> None:
     never = asyncio.Event()
-    assert not await Interrupts(kernel.connection, kernel.handle, messages=messages).interrupt_until(never, 0.01)
+    interrupts = Interrupts(kernel.connection, kernel.handle, kernel.clock, messages=messages)
+    assert not await interrupts.interrupt_until(never, 0.01)
     assert backend.kernel.interrupts == kinds
 
 

@@ -33,6 +33,7 @@ from sessions.model.kernelspecs import NO_KERNEL
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import (
     MEMORY_MIN,
+    ExecutionResult,
     ExitReason,
     Limits,
     SandboxSpec,
@@ -1004,6 +1005,48 @@ async def test_a_pause_cuts_connections_and_waits_for_the_cells_that_this_ends(w
     await sandbox.pausing.begin()
     assert cell.done() or session.state is State.IDLE
     assert (await cell).status is Status.INTERRUPTED
+
+
+@pytest.fixture
+async def frozen(world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> asyncio.Task[ExecutionResult]:
+    """A cell with a deadline of 0.3 s that no pause ends, in a paused sandbox."""
+    monkeypatch.setattr("sessions.sandbox.pausing.QUIET", 0.0)
+    session = await sandbox.default_session("python")
+    cell = spawn(run(session, SLEEP, timeout=0.3), "cell")
+    await until(lambda: session.state is State.BUSY)
+    await sandbox.pausing.begin()
+    await asyncio.sleep(0.5)
+    assert not cell.done()
+    assert world.backend.kernel.interrupts == []
+    return cell
+
+
+async def test_a_frozen_cell_reaches_its_deadline_only_after_the_resume(
+    world: World, sandbox: Sandbox, frozen: asyncio.Task[ExecutionResult]
+) -> None:
+    await sandbox.pausing.resume(60)
+    result = await frozen
+    assert (result.status, result.state) == (Status.TIMEOUT, StateChange.NEW)
+    assert 0.25 < result.duration < 0.75  # without the freeze, which alone took 0.5 s
+    assert world.backend.kernel.interrupts == ["message"]
+
+
+async def test_a_frozen_cell_whose_client_leaves_is_interrupted_after_the_resume(
+    world: World, sandbox: Sandbox, frozen: asyncio.Task[ExecutionResult]
+) -> None:
+    kernel = world.backend.kernel
+    frozen.cancel()
+    await asyncio.sleep(0.2)
+    assert kernel.interrupts == []
+    await sandbox.pausing.resume(60)
+    with suppress(asyncio.CancelledError):
+        await frozen
+    assert (kernel.interrupts, kernel.alive) == (["message"], True)
+
+
+async def test_a_frozen_cell_ends_with_its_sandbox(world: World, frozen: asyncio.Task[ExecutionResult]) -> None:
+    await world.sandboxes.end(KEY)
+    assert (await frozen).status is Status.DIED
 
 
 async def test_a_paused_sandbox_ends_after_the_longest_pause_and_not_before(world: World) -> None:

@@ -19,7 +19,7 @@ import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from http.client import HTTPConnection
@@ -84,9 +84,10 @@ class Asked:
     rounds: int
     row: int
 
-    def serving(self, **settings: str) -> Any:
+    def serving(self, **settings: Any) -> AbstractContextManager[Gateway]:
         """Return a gateway to enter, whose kernels are restored where they can be."""
-        return gateway(self.isolation, image=self.image, **settings, **(GOLDEN if self.isolation == "docker" else {}))
+        settings |= GOLDEN if self.isolation == "docker" else {}
+        return gateway(self.isolation, image=self.image, **settings)
 
 
 def options(serving: Gateway) -> dict[str, Any]:
@@ -118,7 +119,7 @@ def executed(serving: Gateway, name: str, code: str = CODE) -> bool:
 
 def further(sandbox: Sandbox) -> bool:
     """Make a further context, and run its first code."""
-    return sandbox.run_code(CODE, context=sandbox.create_code_context()).text == "2"
+    return bool(sandbox.run_code(CODE, context=sandbox.create_code_context()).text == "2")
 
 
 def until_full(serving: Gateway, kernels: int) -> None:
@@ -217,10 +218,10 @@ def files(asked: Asked) -> Found:
         small, large = bytes(SMALL), os.urandom(LARGE)
 
         def put(name: str, content: bytes) -> bool:
-            return serving.call("PUT", f"{path}/{name}", data=content).ok
+            return bool(serving.call("PUT", f"{path}/{name}", data=content).ok)
 
         def got(name: str, content: bytes) -> bool:
-            return serving.call("GET", f"{path}/{name}").content == content
+            return bool(serving.call("GET", f"{path}/{name}").content == content)
 
         pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
             "a command": (

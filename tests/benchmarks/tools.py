@@ -20,6 +20,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -86,10 +87,12 @@ def measure(serving: Gateway, url: str, count: int, rounds: int) -> dict[str, li
     """Return the seconds of each call, by way; the ways take turns."""
     found: dict[str, list[float]] = defaultdict(list)
     with Session(serving.url, KEYS["alice"], "measured", tools=[greet], input=answer) as session:
-        ways: dict[str, Callable[[], list[float]]] = {
-            way: (lambda way=way: json.loads(session.run(cell(way, count)).check().text.splitlines()[-1]))
-            for way in CALLS
-        }
+
+        def asked(way: str) -> list[float]:
+            took: list[float] = json.loads(session.run(cell(way, count)).check().text.splitlines()[-1])
+            return took
+
+        ways: dict[str, Callable[[], list[float]]] = {way: partial(asked, way) for way in CALLS}
         ways[DIRECT] = lambda: asyncio.run(direct(url, count))
         for number in range(rounds):
             for way in random.sample(list(ways), len(ways)):

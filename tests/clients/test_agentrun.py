@@ -12,6 +12,7 @@ import pytest
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import until
 
 ROOT = Path(__file__).parents[2]
 DRIVE = Path(__file__).parent / "agentrun/drive.py"
@@ -82,6 +83,23 @@ def sandboxes_of(gateway: Gateway, tenant: str) -> list[str]:
 @pytest.mark.parametrize("release", RELEASES)
 def test_a_sandbox_lives_its_whole_life(sandboxed: Gateway, release: str, mode: str) -> None:
     assert drive(sandboxed, release, "everything", ACCESS_KEY, mode) >= CALLED
+
+
+@pytest.mark.engine
+def test_sandboxes_take_warm_kernels() -> None:
+    with gateways.gateway("docker", sandbox_pool_size="2", pool_max="2") as serving:
+
+        def scraped() -> str:
+            return serving.call("GET", "/metrics", tenant=None).text
+
+        until(lambda: "kernel_gateway_warm_kernels 2.0" in scraped())
+        drive(serving, "agentrun", "warm", TOKEN)
+        assert 'kernel_gateway_pool_leases_total{language="sandbox",result="hit"} 2.0' in scraped()
+
+
+@pytest.mark.engine
+def test_directories_have_the_names_that_clients_expect(sandboxed: Gateway) -> None:
+    drive(sandboxed, "agentrun", "paths", TOKEN)
 
 
 @pytest.mark.full

@@ -230,6 +230,51 @@ async def _in_blocks(call: Driver, sandbox: Any) -> Any:
         return context.execute(code="print(6 * 7)")
 
 
+async def warm(call: Driver) -> None:
+    """Use sandboxes of the usual template, and of one with the SDK's own figures; the gateway tells which were warm."""
+    template = f"t-{uuid.uuid4().hex[:12]}"
+    made = TemplateInput(template_name=template, template_type=CODE, environment_variables={"WHO": "me"})
+    await call(Sandbox, "create_template", made)
+    for name, who in ((DEFAULT, "nobody"), (template, "me")):
+        sandbox = await call(Sandbox, "create", CODE, template_name=name, sandbox_idle_timeout_seconds=600)
+        await call(sandbox.file, "write", path="/home/user/file", content="text")
+        code = "import os; x = open('file').read(); open('/tmp/cell', 'w').write(os.environ.get('WHO', 'nobody'))"
+        assert end(await call(sandbox.context, "execute", code=code)) == "ok"
+        ended = (await call(sandbox.process, "cmd", command="cat file /tmp/cell", cwd="/home/user"))["result"]
+        assert ended["stdout"] == f"text{who}"
+        again = await call(Sandbox, "connect", sandbox.sandbox_id, template_type=CODE)
+        context = await call(again.context, "create", language="python")
+        reply = await call(context, "execute", code="print('x' in globals(), open('/tmp/cell').read(), end='')")
+        assert texts(reply, "stdout") == [f"False {who}"]
+        await call(sandbox, "delete")
+    await call(Sandbox, "delete_template", template)
+
+
+async def paths(call: Driver) -> None:
+    """Use the names of directories that clients expect."""
+    sandbox = await call(Sandbox, "create", CODE, template_name=DEFAULT, sandbox_idle_timeout_seconds=600)
+
+    async def run(command: str, cwd: str) -> str:
+        return str((await call(sandbox.process, "cmd", command=command, cwd=cwd))["result"]["stdout"])
+
+    assert await run("mkdir -p -- /workspace", "/") == ""
+    assert await run("echo one > file; pwd", "/workspace") == "/home/user\n"
+    assert await run("pwd", "/usr/lib") == "/usr/lib\n"
+    assert await run("echo ~ ~user; cd; pwd; whoami", "/tmp") == "/home/user /home/user\n/home/user\nuser\n"
+    await call(sandbox.file_system, "mkdir", path="/workspace")
+    for path in ("/workspace/file", "/home/user/file", "~/file", "file"):
+        assert (await call(sandbox.file, "read", path=path))["content"] == "one\n", path
+    await call(sandbox.file, "write", path="/workspace/made/here", content="two")
+    for path in ("/workspace/made", "/home/user/made", "~/made"):
+        listed = await call(sandbox.file_system, "list", path=path)
+        assert [entry["name"] for entry in listed["entries"]] == ["here"], path
+    for cwd, seen in (("/workspace/made", "/home/user/made"), ("/usr/lib", "/usr/lib"), ("~", "/home/user")):
+        again = await call(Sandbox, "connect", sandbox.sandbox_id, template_type=CODE)
+        context = await call(again.context, "create", language="python", cwd=cwd)
+        assert texts(await call(context, "execute", code="import os; print(os.getcwd())"), "stdout") == [seen]
+    await call(sandbox, "delete")
+
+
 async def other_tenants(call: Driver) -> None:
     """Check that another tenant's sandbox, named by `FOREIGN`, gets the same answer as a missing one."""
     foreign, none = os.environ["FOREIGN"], "no-such-sandbox"
@@ -245,7 +290,7 @@ async def strangers(call: Driver) -> None:
     await call.refused("key", SandboxClient(), "create_sandbox", DEFAULT)
 
 
-FLOWS = {flow.__name__: flow for flow in (everything, shorthands, other_tenants, strangers)}
+FLOWS = {flow.__name__: flow for flow in (everything, shorthands, warm, paths, other_tenants, strangers)}
 
 if __name__ == "__main__":
     driver = Driver(asynchronous=sys.argv[2:] == ["async"])

@@ -49,11 +49,6 @@ def new_entry(entry: Entry) -> dict[str, Any]:
     return told if len(path.parts) < 2 else told | {"directory": str(path.parent)}  # noqa: PLR2004 - it and its parent
 
 
-def is_shown(entry: Entry) -> bool:
-    """Return False for what programs keep in hidden directories, such as caches."""
-    return not any(part.startswith(".") for part in PurePosixPath(entry["path"]).parts[:-1])
-
-
 class OneFileForm(Form):
     """A form with one file. Its name in the form is its path below a directory, or below `/mnt/data`."""
 
@@ -145,7 +140,7 @@ class FilesHandler(UploadingHandler):
         old = (self.raw_argument("api-version") or "") < NEW
         deep = old or (self.raw_argument("recursive") or "").lower() == "true"
         listing = await workspace.list_files(session, directory, DEPTH if deep else 1)
-        entries = [entry for entry in listing.entries if is_shown(entry)]
+        entries = [entry for entry in listing.entries if not workspace.in_hidden_directory(entry)]
         if old:
             self.finish_json(old_list([entry for entry in entries if entry["type"] == "file"]))
         else:

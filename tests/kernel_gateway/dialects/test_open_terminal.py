@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import requests
@@ -230,6 +232,24 @@ def test_an_upload_is_seen_as_it_was_sent(user: User) -> None:
     user.run("printf '\\377\\376' > x.bin")
     assert detail(user.call("GET", "/files/read?path=x.bin")) == (415, "SB046")
     assert detail(user.call("GET", "/files/read?path=/etc/passwd")) == (400, "SB002")
+
+
+def test_files_and_directories_are_sent_as_one_archive(user: User) -> None:
+    user.run(
+        "mkdir -p d/e && echo one > d/1.txt && head -c 200000 /dev/zero > d/e/é.bin && ln -s 1.txt d/link && echo x > x"
+    )
+    sent = user.call("POST", "/files/archive", json={"paths": ["d", "x"]})
+    assert (sent.headers["Content-Type"], "archive.zip" in sent.headers["Content-Disposition"]) == (
+        "application/zip",
+        True,
+    )
+    with ZipFile(BytesIO(sent.content)) as archive:
+        assert archive.testzip() is None
+        held = {name: archive.read(name) for name in archive.namelist()}
+    assert held == {"d/1.txt": b"one\n", "d/e/é.bin": bytes(200_000), "x": b"x\n"}
+    for paths, told in ((["nothing"], (404, "SB014")), (["/etc/passwd"], (400, "SB002")), ([], (400, "SB002"))):
+        assert detail(user.call("POST", "/files/archive", json={"paths": paths})) == told
+    assert detail(user.call("POST", "/files/archive", json={"paths": ["x", "./x"]})) == (400, "SB002")
 
 
 def test_files_are_found_by_name_and_content(user: User) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -80,6 +81,8 @@ class Client:
     result: object
     #: content type of an upload; None: that of a form
     form_type: str | None = None
+    #: further fields of requests with code
+    more: Mapping[str, object] = field(default_factory=dict)
     #: the file's name in the form
     file: str = "up.txt"
 
@@ -87,7 +90,9 @@ class Client:
 CLIENTS = {
     "langchain-azure-dynamic-sessions 1.0.4": Client("print('hello world')\n1 + 1", 2, file="test0.txt"),
     "llama-index-tools-azure-code-interpreter 0.7.0": Client("x = 40\nx + 2\n", 42, file="/mnt/data/up.txt"),
-    "semantic-kernel 1.45.0": Client("40 + 2", 42, form_type="application/json", file="/mnt/data/up.txt"),
+    "semantic-kernel 1.45.0": Client(
+        "40 + 2", 42, "application/json", more={"timeoutInSeconds": 100}, file="/mnt/data/up.txt"
+    ),
 }
 
 
@@ -105,8 +110,8 @@ def test_what_a_client_sends_is_answered_as_it_expects(gateway: Gateway, name: s
         assert response.status_code == 200, response.text
         return response
 
-    body = {"properties": {"codeInputType": "inline", "executionType": "synchronous", "code": client.code}}
-    told = call("POST", "code/execute", json=body).json()["properties"]
+    asked = {"codeInputType": "inline", "executionType": "synchronous", "code": client.code, **client.more}
+    told = call("POST", "code/execute", json={"properties": asked}).json()["properties"]
     assert told.keys() >= {"status", "result", "stdout", "stderr"}
     assert (told["status"], told["result"]) == ("Success", client.result)
     form = (

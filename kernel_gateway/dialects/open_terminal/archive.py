@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import time
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -14,8 +15,9 @@ from kernel_gateway.dialects.open_terminal.models import Archive
 from kernel_gateway.errors import TooLarge
 from kernel_gateway.http.transfers import send_pieces
 from sessions.guest import workspace
+from sessions.guest.paths import sandbox_path, seen_path
 from sessions.guest.reading import read_file
-from sessions.model.errors import InvalidRequest
+from sessions.model.errors import ConnectionFailed, InvalidRequest
 from sessions.sandbox.sandbox import Sandbox
 
 #: levels of directories below a packed one
@@ -36,7 +38,8 @@ class ArchiveHandler(FileHandler):
         files = await packed(sandbox, [self.absolute(sandbox, path) for path in body.paths])
         self.set_header("Content-Type", "application/zip")
         self.set_header("Content-Disposition", 'attachment; filename="archive.zip"')
-        await send_pieces(self, zipped(sandbox, files))
+        async with aclosing(zipped(sandbox, files)) as pieces:
+            await send_pieces(self, pieces)
 
 
 async def packed(sandbox: Sandbox, paths: list[str]) -> dict[str, tuple[str, float]]:
@@ -51,18 +54,20 @@ async def packed(sandbox: Sandbox, paths: list[str]) -> dict[str, tuple[str, flo
         raise InvalidRequest("paths must name a file or directory", field="paths")
     files: dict[str, tuple[str, float]] = {}
     for path in paths:
-        entry, name = await workspace.stat_file(sandbox, path), PurePosixPath(path).name
-        found: list[tuple[str, Any]] = [(path, entry)]
-        if entry["type"] == "directory":
+        found = [await workspace.stat_file(sandbox, path)]
+        if found[0]["type"] == "directory":
             listing = await workspace.list_files(sandbox, path, DEPTH)
             if listing.truncated:
                 raise TooLarge(f"{path[:200]!r} has too many files for an archive")
-            found = [(f"{path}/{each['path']}", each) for each in listing.entries if each["type"] == "file"]
-        for place, each in found:
-            inside = name + place.removeprefix(path)
+            found = [each for each in listing.entries if each["type"] == "file"]
+        for each in found:
+            place = PurePosixPath(seen_path(sandbox_path(each["path"])))
+            if not place.is_relative_to(path):
+                raise ConnectionFailed("the sandbox gave no valid answer")
+            inside = str(PurePosixPath(path).name / place.relative_to(path))
             if inside in files:
                 raise InvalidRequest(f"two files would be called {inside[:200]!r}", field="paths")
-            files[inside] = place, each["modified"]
+            files[inside] = each["path"], each["modified"]
     return files
 
 
@@ -87,16 +92,17 @@ class _Sent(io.RawIOBase):
         return taken
 
 
-async def zipped(sandbox: Sandbox, files: dict[str, tuple[str, float]]) -> AsyncIterator[bytes]:
+async def zipped(sandbox: Sandbox, files: dict[str, tuple[str, float]]) -> AsyncGenerator[bytes, None]:
     """Yield a ZIP file in pieces. Its files are not compressed, which would take time from other requests."""
     sent = _Sent()
     with zipfile.ZipFile(sent, "w") as archive:
         for name, (path, modified) in files.items():
             moment = time.gmtime(min(max(modified, TIMES[0]), TIMES[1]))[:6]
+            member = zipfile.ZipInfo(name, moment)
             async with read_file(sandbox, path) as file:
-                with archive.open(zipfile.ZipInfo(name, moment), "w", force_zip64=True) as member:
+                with archive.open(member, "w", force_zip64=True) as target:
                     async for piece in file.content:
-                        member.write(piece)
+                        target.write(piece)
                         yield sent.taken()
             yield sent.taken()
     yield sent.taken()

@@ -109,6 +109,10 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	PATH="$(CURDIR)/.venv-librechat/bin:$$PATH" npm install --prefix .venv-librechat --no-package-lock --no-audit --no-fund --loglevel=error
 	@touch $@
 
+.venv-open-webui/open_webui: .venv-open-webui/.setup
+	.venv-open-webui/bin/python -m pip install --progress-bar off --quiet --no-deps --group open-webui-itself
+	@touch $@
+
 tools: ## set up all that tests need, side by side (Debian, root)
 	@$(MAKE) --no-print-directory --jobs=4 setup sdks compose-images
 
@@ -132,7 +136,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 
-test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules .venv-librechat/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
+test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules .venv-librechat/node_modules .venv-open-webui/open_webui $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 test-cluster: setup image-slim ## the backend contract on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)

@@ -17,7 +17,7 @@ from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
-from tests.clients.tested import TESTED
+from tests.clients.tested import TESTED, passed_days
 from tests.languages import PROMISES, contracts
 
 ROOT = Path(__file__).parents[1]
@@ -168,16 +168,17 @@ def figures(page: str | None = None) -> str:
 
 
 def clients() -> str:
-    """Return the table of the clients that are tested: release, where each runs, and the files of the tests."""
+    """Return the table of the clients that are tested: release, where and when each has run, files of the tests."""
     releases: dict[str, list[str]] = {}
     for name, release in _releases():
         releases.setdefault(name, [])
         releases[name] += [release] if release not in releases[name] else []
-    lines = ["| client | release | runs on | tests |", "| --- | --- | --- | --- |"]
+    days = passed_days()
+    lines = ["| client | release | runs on | last noted run | tests |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(TESTED, key=lambda name: name.lower().lstrip("@")):
-        files = dict.fromkeys(test.partition("::")[0] for test in TESTED[name])
+        files = dict.fromkeys(Path(test.partition("::")[0]).name for test in TESTED[name])
         shown = f"`{name}`" if name in releases else name
-        told = f"{', '.join(releases.get(name, []))} | {_runs_on(TESTED[name][0])}"
+        told = f"{', '.join(releases.get(name, []))} | {_runs_on(TESTED[name][0])} | {days.get(name, 'not noted')}"
         lines.append(f"| {shown} | {told} | {', '.join(f'`{file}`' for file in files)} |")
     return "\n".join(lines)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernel_gateway.config import Settings, load
-from tests.clients.tested import TESTED
+from tests.clients.tested import TESTED, passed_in
 from tests.gateways import KEYS, gateway
 from tests.readme import FIGURES, PARTS, ROOT, clients, figures, filled
 
@@ -24,8 +24,26 @@ def test_generated_parts_are_up_to_date(path: str) -> None:
 
 def test_every_file_of_tests_with_a_client_is_in_the_table_of_clients() -> None:
     named = {test.partition("::")[0] for tests in TESTED.values() for test in tests}
-    assert named == {path.name for path in (ROOT / "tests/clients").glob("test_*.py")}
+    assert {name for name in named if "/" not in name} == {
+        path.name for path in (ROOT / "tests/clients").glob("test_*.py")
+    }
     assert "| `nbclient` | >=0.10.2 | gVisor, in `make test` |" in clients()
+
+
+def test_a_client_has_passed_when_all_cases_of_its_tests_have(tmp_path: Path) -> None:
+    [client, *_] = [name for name, tests in TESTED.items() if len(tests) == 1]
+    file, _, test = TESTED[client][0].partition("::")
+    case = f'<testcase classname="tests.clients.{Path(file).stem}" name="{test}[%s]">%s</testcase>'
+
+    def passed(*cases: str) -> bool:
+        (tmp_path / "report.xml").write_text(f"<testsuite>{''.join(cases)}</testsuite>")
+        return client in passed_in([tmp_path / "report.xml"])
+
+    assert passed(case % ("a", ""))
+    assert passed(case % ("a", "<failure/>"), case % ("a", "")), "run again"
+    assert not passed(case % ("a", ""), case % ("b", "<failure/>"))
+    assert not passed(case % ("a", "<skipped/>"))
+    assert not passed()
 
 
 def test_the_client_example_works_when_pasted(capsys: pytest.CaptureFixture[str]) -> None:

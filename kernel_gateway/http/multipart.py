@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 from python_multipart.exceptions import FormParserError
@@ -15,6 +15,8 @@ from sessions.model.units import FORM_FIELDS, FORM_PARTS
 FORM_MAX = 64 * 1024
 #: name of the part that holds a file
 FILE = "file"
+#: what a client is told whose upload is no form
+NO_FORM = "an upload must be a multipart form"
 
 #: an item found in a body: the path of a new file, a piece of its content, or None at its end
 Item = str | bytes | None
@@ -26,16 +28,19 @@ def boundary_of(content_type: str) -> bytes | None:
     return options.get(b"boundary") or None if kind == b"multipart/form-data" else None
 
 
-class Form(ABC):
+class Form:
     """Reads a multipart form, and returns its files' content in pieces. Source: RFC 7578."""
 
     INCOMPLETE: ClassVar[str] = "the form has no closing boundary"
 
-    def __init__(self, boundary: bytes) -> None:
+    def __init__(self, boundary: bytes, path_of: Callable[[str], str], most: int | None = 1) -> None:
         """Prepare to read a form.
 
         Args:
             boundary: text between the parts, from the content type.
+            path_of: returns the path for a new file, by the file's name in the form, which is empty if it has none. It
+                raises InvalidRequest when the form may not have this file, or the file has no path.
+            most: maximum number of files. None means that only the number of parts is limited.
 
         Raises:
             InvalidRequest: when the boundary is too long.
@@ -44,8 +49,10 @@ class Form(ABC):
         self.complete = False
         #: values of the fields that are no files, by name
         self.fields: dict[str, str] = {}
+        self._path_of = path_of
+        self._most = most
         #: number of the files that have begun
-        self.files = 0
+        self._files = 0
         self._items: list[Item] = []
         self._name = ""
         self._value = bytearray()
@@ -69,17 +76,6 @@ class Form(ABC):
             )
         except FormParserError:
             raise InvalidRequest("the boundary is too long", field="Content-Type") from None
-
-    @abstractmethod
-    def path_of(self, name: str) -> str:
-        """Return the path for a new file of the form.
-
-        Args:
-            name: name of the file in the form; empty if it has none.
-
-        Raises:
-            InvalidRequest: when the form may not have this file, or the file has no path.
-        """
 
     def read(self, chunk: bytes) -> list[Item]:
         """Return the items that a chunk of the body contains, in order.
@@ -127,8 +123,11 @@ class Form(ABC):
         _, options = parse_options_header(bytes(self._disposition))
         self._name = options.get(b"name", b"").decode("utf-8", "replace")
         if self._name == FILE:
-            self.files += 1
-            self._items.append(self.path_of(options.get(b"filename", b"").decode("utf-8", "replace")))
+            self._files += 1
+            if self._most is not None and self._files > self._most:
+                allowed = "one file" if self._most == 1 else f"{self._most} files"
+                raise InvalidRequest(f"a form may hold only {allowed}", field=FILE)
+            self._items.append(self._path_of(options.get(b"filename", b"").decode("utf-8", "replace")))
 
     def _data(self, data: bytes, start: int, end: int) -> None:
         if self._name == FILE:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from kernel_gateway.http.handlers import BaseHandler
-from kernel_gateway.http.multipart import FILE, Item
+from kernel_gateway.http.multipart import FILE, FORM_MAX, NO_FORM, Form, Item, boundary_of
 from sessions.guest import workspace
 from sessions.guest.tools import WorkspaceOwner
 from sessions.model.errors import InvalidRequest, NoSpace, SessionError
@@ -87,8 +87,8 @@ class BodyReader(Protocol):
 class UploadHandler(BaseHandler):
     """Base of the handlers that write the files of a body into a sandbox.
 
-    In `prepare`, a dialect's handler calls `expect` and sets `receiver`. If the body is the file itself, the
-    handler calls `begin`; otherwise it sets `reader`.
+    In `prepare`, a dialect's handler sets `receiver`, and calls `expect_form` if the body is a form. Otherwise it calls
+    `expect`, and then `begin` if the body is the file itself, or else it sets `reader`.
     """
 
     #: permissions of a new file; a file that replaces another one keeps the permissions
@@ -126,6 +126,20 @@ class UploadHandler(BaseHandler):
         self.http.set_max_body_size(self._most if size is not None else sys.maxsize)
         if size is None:
             self.limit_body_time(self._most)
+
+    def expect_form(self, path_of: Callable[[str], str], most: int | None = 1) -> Form:
+        """Expect a form, and return it. The arguments are those of `Form`.
+
+        Raises:
+            InvalidRequest: when the body is no form.
+            NoSpace: as in `expect`.
+        """
+        self.expect(FORM_MAX)
+        if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
+            raise InvalidRequest(NO_FORM, field="Content-Type")
+        form = Form(boundary, path_of, most)
+        self.reader = form
+        return form
 
     def _too_large(self, size: int | None) -> NoSpace:
         return NoSpace(f"the file is larger than any workspace ({self.gateway.settings.disk} bytes)", size=size)

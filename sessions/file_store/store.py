@@ -170,8 +170,7 @@ class FileStore:
         more = size - self._budget.size(file_id)
         if more > 0:
             self._check_room(tenant, more)
-            self._budget.hold(file_id, tenant, size)  # a second holder, so that the larger size counts
-            self._budget.release(file_id)
+            self._budget.grow(file_id, size)
 
     def _check_room(self, tenant: str, more: int) -> None:
         if not self._budget.allows(tenant, more):

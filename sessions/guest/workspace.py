@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import AsyncIterable, AsyncIterator
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from kernel_image.protocol import FILES_TOOL, FRAME_FORMAT, TRUNCATED
@@ -65,6 +66,11 @@ async def list_files(owner: WorkspaceOwner, path: str, depth: int = 1) -> FileLi
     entries = answer.get("entries")
     entries = [entry for entry in entries if _is_entry(entry)] if isinstance(entries, list) else []
     return FileList(entries, answer.get(TRUNCATED) is True)
+
+
+def in_hidden_directory(entry: Entry) -> bool:
+    """Return whether an entry is what programs keep in hidden directories, such as caches."""
+    return any(part.startswith(".") for part in PurePosixPath(entry["path"]).parts[:-1])
 
 
 async def stat_file(owner: WorkspaceOwner, path: str) -> Entry:

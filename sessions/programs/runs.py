@@ -7,14 +7,13 @@ session has a random name, and no client uses it again. The language's own folde
 
 from __future__ import annotations
 
-import secrets
 from contextlib import suppress
 from dataclasses import replace
 
 from kernel_image.protocol import RUN_MIME
 from sessions.model.errors import InvalidRequest, KernelDied, SessionError, SessionNotFound
 from sessions.model.kernelspecs import KernelSpecs
-from sessions.model.values import ExecuteRequest, SessionKey, SessionSpec
+from sessions.model.values import ExecuteRequest, SessionSpec
 from sessions.programs.artifacts import collect
 from sessions.programs.outcomes import outcome_of
 from sessions.programs.program import Ending, Outcome, Program
@@ -45,18 +44,12 @@ class ProgramRunner:
         Raises:
             InvalidRequest: when the language, a limit, the code or the arguments are not valid.
             QuotaExceeded: when the tenant has the maximum of sessions or executions, or its allowance is used up.
-            SessionError: when the program was not begun, as of `Registry.create` and `Session.execute`.
+            SessionError: when the program was not begun, as of `Registry.throwaway` and `Session.execute`.
         """
         defaults = self._registry.defaults_of(tenant)
         request, spec = self._request(program, defaults), self._spec(program, defaults)
-        key = SessionKey(tenant, f"run-{secrets.token_hex(8)}")
-        try:
-            session = await self._registry.create(key, spec)
+        async with self._registry.throwaway(tenant, spec) as session:
             return await self._outcome(session, request)
-        finally:
-            # The answer does not wait for the end of the session. The culler may have ended the session already.
-            with suppress(SessionNotFound):
-                self._registry.end(key, "the program has ended")
 
     def _request(self, program: Program, defaults: SessionSpec) -> ExecuteRequest:
         timeout = min(self._timeout, defaults.max_execute_timeout) if program.timeout is None else program.timeout
@@ -79,7 +72,7 @@ class ProgramRunner:
         if program.memory is not None:
             enough = max(program.memory, self._specs.find(program.language).min_memory)
             limits = limits.narrowed({"memory": min(enough, limits.memory)})
-        return replace(defaults, language=program.language, limits=limits, throwaway=True)
+        return replace(defaults, language=program.language, limits=limits)
 
     async def _outcome(self, session: Session, request: ExecuteRequest) -> Outcome:
         async with session.execute(request) as execution:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 
 from sessions.model.checkpoint import CheckpointMode
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
@@ -191,6 +194,21 @@ class Registry(Owners[Session]):
         if before is not None:
             ledger.forget_end(before[0])
         return session
+
+    @asynccontextmanager
+    async def throwaway(self, tenant: str, spec: SessionSpec) -> AsyncIterator[Session]:
+        """Make a session with a random name, which no client uses again, and end it after the block.
+
+        Raises:
+            SessionError: as in `create`.
+        """
+        key = SessionKey(tenant, f"run-{secrets.token_hex(8)}")
+        try:
+            yield await self.create(key, replace(spec, throwaway=True))
+        finally:
+            # Nobody waits for the end of the session. The culler may have ended the session already.
+            with suppress(SessionNotFound):
+                self.end(key, "its run has ended")
 
     def end(self, key: SessionKey, reason: str | None = None) -> asyncio.Future[None]:
         """End a session and free all its resources. The registry has forgotten it when this method returns.

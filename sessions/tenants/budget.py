@@ -36,6 +36,12 @@ class Budget(Shares):
         self._keep(place, tenant, max(size, self._sizes.get(place, 0)))
         self._holders[place] += 1
 
+    def grow(self, place: str, size: int) -> None:
+        """Count at least `size` bytes for a place that somebody holds, even if the limits are exceeded."""
+        tenant = self._tenants[place]
+        self._forget(place)
+        self._keep(place, tenant, max(size, self._sizes[place]))
+
     def hand_over(self, place: str, tenant: str) -> None:
         """Count the bytes of a place for another tenant from now on, if somebody still holds the place."""
         if place in self._tenants:

@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from autogen_core import CancellationToken
@@ -67,6 +71,59 @@ def test_semantic_kernel_works_as_it_is_installed(tmp_path: Path) -> None:
     with gateways.gateway("docker", "--tls") as serving:
         endpoint = f"{serving.url}{POOL}"
         drive("semantic-kernel", "semantic_kernel_tool", tmp_path, endpoint, KEYS["alice"], str(serving.trusted))
+
+
+@dataclass(frozen=True)
+class Client:
+    """What differs in the requests of the clients, as they were recorded in November 2026."""
+
+    code: str
+    result: object
+    #: content type of an upload; None: that of a form
+    form_type: str | None = None
+    #: further fields of requests with code
+    more: Mapping[str, object] = field(default_factory=dict)
+    #: the file's name in the form
+    file: str = "up.txt"
+
+
+CLIENTS = {
+    "langchain-azure-dynamic-sessions 1.0.4": Client("print('hello world')\n1 + 1", 2, file="test0.txt"),
+    "llama-index-tools-azure-code-interpreter 0.7.0": Client("x = 40\nx + 2\n", 42, file="/mnt/data/up.txt"),
+    "semantic-kernel 1.45.0": Client(
+        "40 + 2", 42, "application/json", more={"timeoutInSeconds": 100}, file="/mnt/data/up.txt"
+    ),
+}
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+@pytest.mark.parametrize("gateway", ["docker"], indirect=True)
+@pytest.mark.parametrize("name", CLIENTS)
+def test_what_a_client_sends_is_answered_as_it_expects(gateway: Gateway, name: str) -> None:
+    """A replay over plain HTTP: the clients take too long to install for the gate. Other tests here run themselves."""
+    client, identifier = CLIENTS[name], str(uuid.uuid4())
+
+    def call(method: str, path: str, **options: Any) -> Any:
+        target = f"{POOL}/{path}?identifier={identifier}&api-version=2024-02-02-preview"
+        response = gateway.call(method, target, **options)
+        assert response.status_code == 200, response.text
+        return response
+
+    asked = {"codeInputType": "inline", "executionType": "synchronous", "code": client.code, **client.more}
+    told = call("POST", "code/execute", json={"properties": asked}).json()["properties"]
+    assert told.keys() >= {"status", "result", "stdout", "stderr"}
+    assert (told["status"], told["result"]) == ("Success", client.result)
+    form = (
+        f'--b0\r\nContent-Disposition: form-data; name="file"; filename="{client.file}"\r\n'
+        "Content-Type: application/octet-stream\r\n\r\nabc\r\n--b0--\r\n"
+    )
+    kind = client.form_type or "multipart/form-data; boundary=b0"
+    [sent] = call("POST", "files/upload", data=form, headers={"Content-Type": kind}).json()["value"]
+    [listed] = call("GET", "files").json()["value"]
+    for each in (sent, listed):
+        assert each["properties"].items() >= {"filename": Path(client.file).name, "size": 3}.items()
+    assert call("GET", f"files/content/{Path(client.file).name}").content == b"abc"
 
 
 def drive(environment: str, program: str, directory: Path, *arguments: str) -> None:

@@ -51,5 +51,9 @@ def test_librechats_agents_keep_variables_and_files_of_a_chat(tmp_path: Path) ->
         assert "False" in told["fresh"]["content"]
         assert "ZeroDivisionError" in told["failed"]["content"]
         assert "rejected" in told["unknown"]["content"]
+        assert "True False 1,2;\nfailed: no such thing" in told["tools"]["content"]
+        assert "weather.txt" in {each["name"] for each in told["tools"]["artifact"]["files"]}
+        assert told["tools"]["artifact"]["runtime_status"] == "reused"
+        assert "42" in told["withoutTools"]["content"]
         assert "not authorized" in told["forged"]["content"]
         assert gateway.errors() == []

@@ -1,4 +1,4 @@
-"""Open WebUI's Jupyter engine, by its sequence of calls: its package has more than a hundred dependencies.
+"""Open WebUI's Jupyter engine: its own client, unmodified, and for the gate its sequence of calls.
 
 Source: `execute_code_jupyter` of open-webui 0.12.4, and its library `websockets` with the default limit of a message.
 """
@@ -6,7 +6,9 @@ Source: `execute_code_jupyter` of open-webui 0.12.4, and its library `websockets
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
 import uuid
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.gateways import KEYS, Gateway
 
 #: the path of the URL that the page gives
 [PREFIX] = re.findall(r"URL=http://127.0.0.1:8888(\S+)", Path("docs/clients/open_webui.md").read_text())
+ROOT = Path(__file__).parents[2]
 #: an image of more than a megabyte, which compression does not make smaller
 LARGE_IMAGE = (
     "from IPython.display import Image, display\nimport os\ndisplay(Image(b'\\x89PNG' + os.urandom(1_200_000)))"
@@ -75,8 +78,32 @@ def _answer(url: str, code: str) -> dict[str, str]:
                     return answer
 
 
+@pytest.mark.engine
+@pytest.mark.full
+@pytest.mark.parametrize("gateway", ["docker"], indirect=True)
+def test_open_webuis_own_client_runs_code(gateway: Gateway, tmp_path: Path) -> None:
+    environment = ROOT / ".venv-open-webui"
+    assert (environment / "open_webui").exists(), "run `make .venv-open-webui/open_webui`"
+    done = subprocess.run(
+        [
+            environment / "bin/python",
+            ROOT / "tests/clients/sandboxes/open_webui_engine.py",
+            f"{gateway.url}{PREFIX}",
+            KEYS["alice"],
+        ],
+        cwd=tmp_path,
+        env={"PATH": os.defpath, "HOME": str(tmp_path), "DATA_DIR": str(tmp_path), "WEBUI_SECRET_KEY": "of-this-test"},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+
+
 @pytest.mark.gate
 def test_a_run_answers_with_output_result_and_image(gateway: Gateway) -> None:
+    """A replay of what `test_open_webuis_own_client_runs_code` sends: its package is too large for the gate."""
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n40 + 2"
     assert execute(gateway, code) == {"stdout": "out\n", "stderr": "err\n", "result": "42"}
     plot = execute(gateway, "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()")

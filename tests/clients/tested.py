@@ -1,9 +1,29 @@
-"""Which clients are tested, and by which tests; `tests/readme.py` makes a table of it."""
+"""Which clients are tested, by which tests, and on which day these have last passed; `tests/readme.py` tabulates it.
+
+`python -m tests.clients.tested` runs the tests and notes the day. `--from REPORT …` takes the reports of runs that were
+made already (pytest's `--junitxml`). Further arguments are pytest's.
+"""
 
 from __future__ import annotations
 
-#: client → tests in this folder that drive it. The first one's marks say where it runs. A client is a package of
-#: pyproject.toml or of a package.json in this folder; of one that no registry has, the calls are replayed.
+import argparse
+import datetime as dt
+import json
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parents[1]
+#: client → day on which all its tests have last passed
+PASSED = FOLDER / "passed.json"
+
+#: client → tests that drive it, by their files from this folder on. The first one's marks say where it runs. A client
+#: is a package of pyproject.toml or of a package.json in this folder; of one that no registry has, the calls are
+#: replayed.
 TESTED: dict[str, tuple[str, ...]] = {
     "ag2": ("test_autogen.py::test_an_agent_runs_its_blocks",),
     "agentrun-sdk": ("test_agentrun.py::test_a_sandbox_lives_its_whole_life",),
@@ -13,6 +33,9 @@ TESTED: dict[str, tuple[str, ...]] = {
         "test_autogen.py::test_the_executor_works_as_a_tool_of_agents",
     ),
     "crewai-tools": ("test_e2b_riders.py::test_a_framework_works_as_it_is_installed",),
+    "Dify, by its requests": (
+        "../kernel_gateway/dialects/test_dify.py::test_the_nodes_of_a_workflow_get_their_results",
+    ),
     "dify-sandbox": ("test_dynamic_sessions.py::test_a_client_works_as_it_is_installed",),
     "e2b-code-interpreter": (
         "test_e2b.py::test_a_sandboxed_sandbox_lives_its_whole_life",
@@ -46,8 +69,12 @@ TESTED: dict[str, tuple[str, ...]] = {
     "@modelcontextprotocol/sdk": ("test_mcp_clients.py::test_the_typescript_sdks_use_the_tools",),
     "nbclient": ("test_nbclient.py::test_a_notebook_keeps_what_its_cells_show",),
     "openai-agents": ("test_e2b_riders.py::test_a_framework_works_as_it_is_installed",),
-    "Open WebUI's Jupyter engine, by its requests": (
+    "open-webui": (
+        "test_open_webui.py::test_open_webuis_own_client_runs_code",
         "test_open_webui.py::test_a_run_answers_with_output_result_and_image",
+    ),
+    "Open WebUI's terminals, by their requests": (
+        "../kernel_gateway/dialects/test_open_terminal.py::test_each_user_has_a_sandbox_and_a_forged_header_reaches_no_other",
     ),
     "papermill": ("test_nbclient.py::test_nbclient_and_papermill_run_notebooks_as_shown",),
     "semantic-kernel": ("test_dynamic_sessions.py::test_semantic_kernel_works_as_it_is_installed",),
@@ -57,3 +84,64 @@ TESTED: dict[str, tuple[str, ...]] = {
     ),
     "WeKnora, by its requests": ("test_weknora.py::test_a_script_runs_and_leaves_its_files",),
 }
+
+
+def passed_days() -> dict[str, str]:
+    """Return the day on which the tests of each client have last passed, for those of which it is known."""
+    days: dict[str, str] = json.loads(PASSED.read_text())
+    return days
+
+
+def passed_in(reports: Iterable[Path]) -> set[str]:
+    """Return the clients all of whose tests were run and have passed, with each of their cases.
+
+    A report has one entry for each run of a test, so a test that was run again has several; its last run counts.
+    """
+    ended: dict[tuple[str, str], dict[str, bool]] = {}
+    for report in reports:
+        for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314 - pytest has written it
+            file, name = case.get("classname", "").rpartition(".")[2], case.get("name", "")
+            ended.setdefault((file, name.partition("[")[0]), {})[name] = len(case) == 0
+    runs = {client: [ended.get(_key(test)) for test in tests] for client, tests in TESTED.items()}
+    return {client for client, cases in runs.items() if all(each and all(each.values()) for each in cases)}
+
+
+def _key(test: str) -> tuple[str, str]:
+    file, _, name = test.partition("::")
+    return Path(file).stem, name
+
+
+def _node(test: str) -> str:
+    """Return a test as pytest is asked for it."""
+    file, _, name = test.partition("::")
+    return f"{(FOLDER / file).resolve().relative_to(ROOT)}::{name}"
+
+
+def note(clients: Iterable[str], day: dt.date) -> None:
+    """Note that the tests of some clients have passed."""
+    days = passed_days() | dict.fromkeys(clients, str(day))
+    PASSED.write_text(json.dumps({name: days[name] for name in sorted(days) if name in TESTED}, indent=1) + "\n")
+
+
+def main(arguments: list[str]) -> int:
+    """Run the tests unless there are reports, and note the day for the clients whose tests have passed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--from", dest="reports", nargs="+", type=Path, metavar="REPORT", default=[])
+    given, further = parser.parse_known_args(arguments)
+    with tempfile.TemporaryDirectory() as directory:
+        reports = given.reports
+        if not reports:
+            reports = [Path(directory, "report.xml")]
+            tests = dict.fromkeys(_node(test) for tests in TESTED.values() for test in tests)
+            named = further if any("::" in each for each in further) else [*tests, *further]
+            marks = ["-m", "engine or not engine"]
+            command = [sys.executable, "-m", "pytest", f"--junitxml={reports[0]}", *marks, *named]
+            subprocess.run(command, cwd=ROOT, check=False)
+        found = passed_in(report for report in reports if report.exists())
+    note(found, dt.datetime.now(dt.UTC).date())
+    print("passed:", ", ".join(sorted(found)) or "none")
+    return int(not found)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -28,12 +28,12 @@ from kernel_gateway import app
 from kernel_gateway.app import Service
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects import native
-from kernel_gateway.dialects.agentrun.uploads import FileForm
 from kernel_gateway.dialects.e2b import connect
 from kernel_gateway.dialects.e2b.connect import Envelopes, ServerStreamHandler
 from kernel_gateway.dialects.e2b.models import NewSandbox
 from kernel_gateway.dialects.e2b.processes import Config, StreamInputHandler
 from kernel_gateway.dialects.jupyter import openapi as jupyter_openapi
+from kernel_gateway.http.multipart import Form
 from kernel_gateway.http.request_body import validated
 from kernel_gateway.identity.refusals import BURST, RATE
 from kernel_gateway.wire import large_bodies
@@ -50,7 +50,7 @@ from tests.test_layers import tree_of
 def form(fields: list[int]) -> None:
     """Read a form of so many header fields in each of its parts."""
     parts = (b"--B\r\n" + b"".join(b"X-%d: 1\r\n" % field for field in range(count)) + b"\r\n\r\n" for count in fields)
-    FileForm(b"B").write(b"".join(parts))
+    Form(b"B", str).write(b"".join(parts))
 
 
 def ragflow_strict(tokens: int) -> None:

@@ -6,7 +6,7 @@ import hashlib
 
 from kernel_gateway.dialects.agentrun.base import AgentRunBaseHandler
 from kernel_gateway.errors import Unauthorized
-from kernel_gateway.http.multipart import FILE, FORM_MAX, Form, boundary_of
+from kernel_gateway.http.multipart import Form
 from kernel_gateway.http.uploads import UploadHandler
 from sessions.model.errors import InvalidRequest
 
@@ -14,21 +14,10 @@ from sessions.model.errors import InvalidRequest
 PATHS = ("path", "current_path")
 
 
-class FileForm(Form):
-    """A form with one file, whose path comes before it."""
-
-    def path_of(self, _name: str) -> str:
-        """Return the path from the form's field. The file's name in the form is ignored."""
-        if self.files > 1:
-            raise InvalidRequest("a form may hold only one file", field=FILE)
-        path = next((self.fields[name] for name in PATHS if name in self.fields), "")
-        if not path:
-            raise InvalidRequest("the field `path` must come before the file", field="path")
-        return path
-
-
 class FormHandler(AgentRunBaseHandler, UploadHandler):
     """`/sandboxes/{id}/filesystem/upload`."""
+
+    _form: Form
 
     def prepare(self) -> None:
         """Check the request and prepare the form, before the body is read."""
@@ -36,11 +25,16 @@ class FormHandler(AgentRunBaseHandler, UploadHandler):
         super().prepare()
         if self.request.method != "POST":
             return
-        self.expect(FORM_MAX)
-        if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
-            raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
+        self._form = self.expect_form(self._path)
         self.receiver = self.sandbox(self.path_args[0])
-        self.reader = FileForm(boundary)
+
+    def _path(self, _name: str) -> str:
+        """Return the path from the form's field. The file's name in the form is ignored."""
+        fields = self._form.fields
+        path = next((fields[name] for name in PATHS if name in fields), "")
+        if not path:
+            raise InvalidRequest("the field `path` must come before the file", field="path")
+        return path
 
     async def data_received(self, chunk: bytes) -> None:
         """Add the chunk to the digest, and write its items."""

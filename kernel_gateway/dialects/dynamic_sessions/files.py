@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from http import HTTPStatus
 from mimetypes import guess_type
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 
 from kernel_gateway.dialects.dynamic_sessions.base import PoolHandler
-from kernel_gateway.http.multipart import FILE, FORM_MAX, Form, Item, boundary_of
+from kernel_gateway.http.multipart import FILE, FORM_MAX, NO_FORM, Form, Item, boundary_of
 from kernel_gateway.http.transfers import send_file, wanted_part
 from kernel_gateway.http.uploads import UploadHandler
 from kernel_gateway.times import rfc3339
@@ -49,36 +50,15 @@ def new_entry(entry: Entry) -> dict[str, Any]:
     return told if len(path.parts) < 2 else told | {"directory": str(path.parent)}  # noqa: PLR2004 - it and its parent
 
 
-def is_shown(entry: Entry) -> bool:
-    """Return False for what programs keep in hidden directories, such as caches."""
-    return not any(part.startswith(".") for part in PurePosixPath(entry["path"]).parts[:-1])
-
-
-class OneFileForm(Form):
-    """A form with one file. Its name in the form is its path below a directory, or below `/mnt/data`."""
-
-    def __init__(self, boundary: bytes, directory: str) -> None:
-        super().__init__(boundary)
-        self._directory = directory
-
-    def path_of(self, name: str) -> str:
-        """Return the path of the file."""
-        if self.files > 1:
-            raise InvalidRequest("a form may hold only one file", field=FILE)
-        if not name:
-            raise InvalidRequest("the file has no name", field=FILE)
-        return session_path(name if name.startswith("/") else f"{self._directory}/{name}".lstrip("/"))
-
-
 class FormWithoutType:
     """A form whose content type names no boundary: Semantic Kernel sends another type. Its first line names it."""
 
     INCOMPLETE: ClassVar[str] = Form.INCOMPLETE
 
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
+    def __init__(self, path_of: Callable[[str], str]) -> None:
+        self._path_of = path_of
         self._begin = b""
-        self._form: OneFileForm | None = None
+        self._form: Form | None = None
 
     @property
     def complete(self) -> bool:
@@ -96,10 +76,10 @@ class FormWithoutType:
         self._begin += chunk
         line, end, _ = self._begin.partition(b"\r\n")
         if len(line) > FIRST_LINE_MAX or not b"--".startswith(line[:2]) or (end and len(line) <= len(b"--")):
-            raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
+            raise InvalidRequest(NO_FORM, field="Content-Type")
         if not end:
             return ()
-        self._form = OneFileForm(line.removeprefix(b"--"), self._directory)
+        self._form = Form(line.removeprefix(b"--"), self._path_of)
         begin, self._begin = self._begin, b""
         return self._form.read(begin)
 
@@ -113,9 +93,9 @@ class UploadingHandler(PoolHandler, UploadHandler):
         if self.request.method != "POST":
             return
         self.expect(FORM_MAX)
-        directory = session_path(self.raw_argument("path") or "")
+        path_of = partial(_path_in, session_path(self.raw_argument("path") or ""))
         boundary = boundary_of(self.request.headers.get("Content-Type", ""))
-        self.reader = FormWithoutType(directory) if boundary is None else OneFileForm(boundary, directory)
+        self.reader = FormWithoutType(path_of) if boundary is None else Form(boundary, path_of)
         self.receiver = await self.session()
 
     async def uploaded(self) -> Entry:
@@ -145,7 +125,7 @@ class FilesHandler(UploadingHandler):
         old = (self.raw_argument("api-version") or "") < NEW
         deep = old or (self.raw_argument("recursive") or "").lower() == "true"
         listing = await workspace.list_files(session, directory, DEPTH if deep else 1)
-        entries = [entry for entry in listing.entries if is_shown(entry)]
+        entries = [entry for entry in listing.entries if not workspace.in_hidden_directory(entry)]
         if old:
             self.finish_json(old_list([entry for entry in entries if entry["type"] == "file"]))
         else:
@@ -177,6 +157,13 @@ class FileHandler(PoolHandler):
         await workspace.delete_file(await self.session(), _path(self, name))
         old = (self.raw_argument("api-version") or "") < NEW
         self.set_status(HTTPStatus.OK if old else HTTPStatus.NO_CONTENT)
+
+
+def _path_in(directory: str, name: str) -> str:
+    """Return the path of a file by its name in a form: a path below a directory, or below `/mnt/data`."""
+    if not name:
+        raise InvalidRequest("the file has no name", field=FILE)
+    return session_path(name if name.startswith("/") else f"{directory}/{name}".lstrip("/"))
 
 
 def _path(handler: PoolHandler, name: str) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import time
+from functools import partial
 
 from kernel_gateway.dialects.e2b.base import NOT_FOUND, EnvdHandler
 from kernel_gateway.dialects.e2b.tokens import SignedUrl
-from kernel_gateway.dialects.e2b.uploads import Inflated, PathForm
+from kernel_gateway.dialects.e2b.uploads import Inflated
 from kernel_gateway.errors import NotSupported, Unauthorized
-from kernel_gateway.http.multipart import FORM_MAX, boundary_of
+from kernel_gateway.http.multipart import FORM_MAX, Form, boundary_of
 from kernel_gateway.http.transfers import send_file, wanted_part
 from kernel_gateway.http.uploads import UploadHandler
 from kernel_gateway.identity.auth import Caller
@@ -51,7 +52,7 @@ class FilesHandler(EnvdHandler, UploadHandler):
         if boundary := boundary_of(headers.get("Content-Type", "")):
             if encoding == "gzip":
                 raise InvalidRequest("a form cannot be compressed", field="Content-Encoding")
-            self.reader = PathForm(boundary, path)
+            self.reader = Form(boundary, partial(_path_of, path), None if path is None else 1)
         elif path is None:
             raise InvalidRequest("the query has no path", field="path")
         else:
@@ -123,3 +124,11 @@ class FilesHandler(EnvdHandler, UploadHandler):
         await self.file_ends()
         seen = [seen_path(entry_path(path), path) for path in self.paths]
         self.finish_json([{"name": path.rsplit("/", 1)[-1], "path": path, "type": "file"} for path in seen])
+
+
+def _path_of(asked: str | None, name: str) -> str:
+    """Return the path of a file of a form: that in the query, or without one the file's name."""
+    path = name if asked is None else asked
+    if not path:
+        raise InvalidRequest("the file has no path", field="path")
+    return path

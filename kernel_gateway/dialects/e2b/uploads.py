@@ -1,4 +1,4 @@
-"""Finds the files in the body of an upload while the body arrives: in forms and in compressed bodies. No I/O."""
+"""Finds the file in a compressed body of an upload while the body arrives. No I/O."""
 
 from __future__ import annotations
 
@@ -6,30 +6,12 @@ import zlib
 from collections.abc import Iterator
 from typing import ClassVar
 
-from kernel_gateway.http.multipart import FILE, Form
 from sessions.model.errors import InvalidRequest
 
 #: maximum bytes of a piece of a file
 PIECE = 64 * 1024
 #: zlib's `wbits` for gzip. Source: zlib's manual, inflateInit2
 _GZIP = 31
-
-
-class PathForm(Form):
-    """A form with files. The path of a file is its name in the form; if the query has a path, the form has one file."""
-
-    def __init__(self, boundary: bytes, path: str | None) -> None:
-        super().__init__(boundary)
-        self._path = path
-
-    def path_of(self, name: str) -> str:
-        """Return the path in the query, or without one the file's name."""
-        if self._path is not None and self.files > 1:
-            raise InvalidRequest("a form for one path may hold only one file", field=FILE)
-        path = name if self._path is None else self._path
-        if not path:
-            raise InvalidRequest("the file has no path", field="path")
-        return path
 
 
 class Inflated:

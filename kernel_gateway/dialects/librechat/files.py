@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kernel_gateway.dialects.librechat.base import CodeHandler, owner_of
-from kernel_gateway.http.multipart import FILE, FORM_MAX, Form, boundary_of
+from kernel_gateway.http.multipart import FILE, Form
 from kernel_gateway.http.transfers import send_file
 from kernel_gateway.http.uploads import UploadHandler
 from kernel_gateway.times import rfc3339
@@ -23,44 +23,24 @@ from sessions.model.errors import InvalidRequest, SessionError
 BATCH_MAX = 200
 
 
-class FilesForm(Form):
-    """A form whose files keep the directories of their names."""
-
-    def __init__(self, boundary: bytes, most: int) -> None:
-        super().__init__(boundary)
-        self._most = most
-
-    def path_of(self, name: str) -> str:
-        """Return the path of a file below `/mnt/data`."""
-        if self.files > self._most:
-            raise InvalidRequest(f"a form may hold only {self._most} files", field=FILE)
-        if not (path := session_path(name)):
-            raise InvalidRequest("the file has no name", field=FILE)
-        return path
-
-
 class OneUploadHandler(CodeHandler, UploadHandler):
     """`upload`."""
 
     most = 1
-    reader: FilesForm
+    _form: Form
 
     def prepare(self) -> None:
         """Check the request and prepare the form, before the body is read."""
         super().prepare()
         self._stored: list[StoredFile] = []
         self._batch = new_id()
-        if self.request.method != "POST":
-            return
-        self.expect(FORM_MAX)
-        if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
-            raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
-        self.reader = FilesForm(boundary, self.most)
+        if self.request.method == "POST":
+            self._form = self.expect_form(_path, self.most)
 
     def writer(self, path: str, size: int | None) -> Callable[[AsyncIterator[bytes]], Coroutine[Any, Any, int]]:
         """Return what stores a file. The fields of the form before it say whose it is."""
         del size
-        fields = self.reader.fields
+        fields = self._form.fields
         owner = owner_of(self.user, fields.get("kind", "user"), fields.get("id", ""), fields.get("version"))
         read_only = fields.get("kind") == "skill" or fields.get("read_only") == "true"
         return partial(self._store, Place(self.tenant, owner, self._batch), path, read_only)
@@ -137,6 +117,13 @@ class FileHandler(CodeHandler):
         file = self.gateway.file_store.find(self.place(batch), file_id)
         self.gateway.file_store.delete(file)
         self.set_status(HTTPStatus.NO_CONTENT)
+
+
+def _path(name: str) -> str:
+    """Return the path of a file below `/mnt/data`. It keeps the directories of its name."""
+    if not (path := session_path(name)):
+        raise InvalidRequest("the file has no name", field=FILE)
+    return path
 
 
 def _key(file: StoredFile) -> str:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePosixPath
 from typing import Any
 
 from kernel_gateway.dialects.librechat.base import owner_of
@@ -18,9 +15,13 @@ from sessions.guest import workspace
 from sessions.guest.paths import session_path
 from sessions.guest.reading import read_file
 from sessions.guest.workspace import Entry
-from sessions.model.errors import KernelDied, SessionError, SessionNotFound
+from sessions.model.errors import KernelDied, SessionError
 from sessions.model.values import ExecutionResult, SessionKey
+from sessions.session.executions import Running
 from sessions.session.session import Session
+
+#: watches a cell while it runs
+Follow = Callable[[Running], Awaitable[None]]
 
 #: levels of directories in which files are found, files of one run that are stored, and bytes of each
 DEPTH, OUTPUTS_MAX, OUTPUT_MAX = 10, 50, 10 * 1024**2
@@ -53,8 +54,8 @@ class Found:
 class CodeRun:
     """One request to run code."""
 
-    def __init__(self, gateway: Gateway, tenant: str, user: str, body: Exec) -> None:
-        """Check the request; nothing runs yet.
+    def __init__(self, gateway: Gateway, tenant: str, user: str, body: Exec, timeout: float) -> None:
+        """Check the request; nothing runs yet. The code may run for `timeout` seconds.
 
         Raises:
             InvalidRequest: when the language is unknown or takes no arguments, or a path is not allowed.
@@ -63,7 +64,7 @@ class CodeRun:
         self._gateway, self._tenant, self._user = gateway, tenant, user
         self._store: FileStore = gateway.file_store
         self._language, self._hinted = body.language, body.session_name(user)
-        self._request = body.request(gateway.settings_of(tenant).execute_timeout)
+        self._request = body.request(timeout)
         self._batch = new_id()
         #: input files by their path; of two with the same path, the newer one
         self._inputs: dict[str, tuple[InputFile, StoredFile]] = {}
@@ -75,35 +76,33 @@ class CodeRun:
         owner = owner_of(self._user, asked.kind, asked.resource_id, version)
         return asked, self._store.find(Place(self._tenant, owner, asked.storage_session_id), asked.id)
 
-    async def answer(self) -> dict[str, Any]:
+    async def answer(self, follow: Follow | None = None) -> dict[str, Any]:
         """Run the code, and return the answer.
+
+        Args:
+            follow: is awaited while the code runs. None means that nobody watches it.
 
         Raises:
             SessionError: when the code did not run.
         """
-        if self._hinted is not None:
-            key = SessionKey(self._tenant, self._hinted)
-            spec = replace(self._gateway.registry.defaults_of(self._tenant), language=self._language)
-            session = await self._gateway.registry.get_or_create(key, spec)
-            told = await self._run(session)
-            status = "new" if told["state"] == "new" else "reused"
-            return told | {"runtime_session_id": f"rt_{self._hinted}", "runtime_status": status}
-        key = SessionKey(self._tenant, f"lc-run-{secrets.token_hex(8)}")
-        defaults = self._gateway.registry.defaults_of(self._tenant)
-        try:
-            spec = replace(defaults, language=self._language, throwaway=True)
-            return await self._run(await self._gateway.registry.create(key, spec))
-        finally:
-            # The answer does not wait for the end of the session. The culler may have ended the session already.
-            with suppress(SessionNotFound):
-                self._gateway.registry.end(key, "the run has ended")
+        registry = self._gateway.registry
+        spec = replace(registry.defaults_of(self._tenant), language=self._language)
+        if self._hinted is None:
+            async with registry.throwaway(self._tenant, spec) as session:
+                return await self._run(session, follow)
+        session = await registry.get_or_create(SessionKey(self._tenant, self._hinted), spec)
+        told = await self._run(session, follow)
+        status = "new" if told["state"] == "new" else "reused"
+        return told | {"runtime_session_id": f"rt_{self._hinted}", "runtime_status": status}
 
-    async def _run(self, session: Session) -> dict[str, Any]:
+    async def _run(self, session: Session, follow: Follow | None) -> dict[str, Any]:
         with session.use():
             for path, (_, stored) in self._inputs.items():
                 await workspace.write_file(session, path, stored.size, self._store.read(stored), new_mode=0o644)
             before = await _tree(session)
             async with session.execute(self._request) as execution:
+                if follow is not None:
+                    await follow(execution)
                 result = await execution.result()
             found = Found()
             try:
@@ -178,7 +177,7 @@ async def _tree(session: Session) -> dict[str, Entry]:
     return {
         entry["path"]: entry
         for entry in listing.entries
-        if entry["type"] == "file" and not any(part.startswith(".") for part in PurePosixPath(entry["path"]).parts[:-1])
+        if entry["type"] == "file" and not workspace.in_hidden_directory(entry)
     }
 
 

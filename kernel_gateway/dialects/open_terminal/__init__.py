@@ -7,7 +7,16 @@ Source: `open-terminal` 0.14.5, and the calls of `open-webui` 0.12.4, read in No
 
 from __future__ import annotations
 
-from kernel_gateway.dialects.open_terminal import commands, description, files, notebooks, ports, search, terminals
+from kernel_gateway.dialects.open_terminal import (
+    archive,
+    commands,
+    description,
+    files,
+    notebooks,
+    ports,
+    search,
+    terminals,
+)
 from kernel_gateway.dialects.open_terminal.desks import Desks
 from kernel_gateway.dialects.open_terminal.uploads import UploadHandler
 from kernel_gateway.gateway import Dialect, Gateway, Route
@@ -38,6 +47,7 @@ def routes(gateway: Gateway) -> list[Route]:
         ("/files/delete", files.DeleteHandler),
         ("/files/move", files.MoveHandler),
         ("/files/upload", UploadHandler),
+        ("/files/archive", archive.ArchiveHandler),
         ("/files/grep", search.GrepHandler),
         ("/files/glob", search.GlobHandler),
         ("/files/search", search.NamesHandler),

@@ -8,10 +8,9 @@ import posixpath
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from pydantic import BaseModel
-
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.open_terminal.desks import Desk, Desks
+from kernel_gateway.dialects.open_terminal.models import Query
 from kernel_gateway.errors import Forbidden
 from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.formats import failure_text
@@ -31,7 +30,7 @@ NAME_MAX = 256
 #: name of the template in the overview of sandboxes
 TEMPLATE = "open-terminal"
 
-Model = TypeVar("Model", bound=BaseModel)
+Model = TypeVar("Model", bound=Query)
 
 
 def sandbox_key(caller: Caller, user: str, place: str) -> SessionKey:
@@ -124,9 +123,8 @@ class TerminalBaseHandler(BaseHandler):
         given: dict[str, Any] = {}
         for name in self.request.query_arguments:
             values = [value for value in self.get_query_arguments(name, strip=False) if value != "null"]
-            field = model.model_fields.get(name)
-            if field is not None and values:
-                given[name] = values if "list" in str(field.annotation) else values[-1]
+            if name in model.model_fields and values:
+                given[name] = values if name in model.LISTS else values[-1]
         return validated(model, given)
 
     # -- failures -------------------------------------------------------------------------------------------

@@ -76,6 +76,8 @@ class Desk:
         self._directories: dict[str, str] = {}
         self._terminals: dict[str, Terminal] = {}
         self._notebooks: dict[str, Notebook] = {}
+        #: number of notebooks that are being opened
+        self._opening = 0
 
     # -- working directories --------------------------------------------------------------------------------
 
@@ -126,14 +128,20 @@ class Desk:
 
     # -- notebooks ------------------------------------------------------------------------------------------
 
-    def require_room(self) -> None:
-        """Check that one more notebook may be opened.
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Keep room for a notebook that is opened in the block.
 
         Raises:
             QuotaExceeded: when there are too many.
         """
-        if len(self._notebooks) >= NOTEBOOKS_MAX:
+        if len(self._notebooks) + self._opening >= NOTEBOOKS_MAX:
             raise QuotaExceeded(f"at most {NOTEBOOKS_MAX} notebooks of a sandbox at a time", max=NOTEBOOKS_MAX)
+        self._opening += 1
+        try:
+            yield
+        finally:
+            self._opening -= 1
 
     def add_notebook(self, notebook: Notebook) -> None:
         """Add an open notebook."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -16,6 +16,8 @@ class Query(BaseModel):
     """Parameters of a query, which are texts. Unknown ones are ignored, as in the original."""
 
     model_config = ConfigDict(extra="ignore")
+    #: names of the parameters that may be there several times
+    LISTS: ClassVar[frozenset[str]] = frozenset()
 
 
 class Body(BaseModel):
@@ -46,6 +48,8 @@ class ReadQuery(OnePath):
 class GrepQuery(Query):
     """A search for text in files."""
 
+    LISTS = frozenset({"include"})
+
     query: str = Field(description="text, or regular expression of Python")
     path: str = Field(".", description="directory or file to search")
     regex: bool = Field(default=True, description="false: the query is plain text")
@@ -57,6 +61,8 @@ class GrepQuery(Query):
 
 class GlobQuery(Query):
     """A search for names."""
+
+    LISTS = frozenset({"exclude"})
 
     pattern: str = Field(description="pattern of names or relative paths, such as `*.py`")
     path: str = Field(".", description="directory to search")

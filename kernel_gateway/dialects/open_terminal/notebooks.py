@@ -57,10 +57,10 @@ class NotebooksHandler(TerminalHandler):
         sandbox = await self.sandbox()
         desk, path = self.desk(sandbox), self.absolute(sandbox, body.path)
         kernel = kernel_of((await cells_of(sandbox, path))[0])
-        desk.require_room()
-        session = await sandbox.create_session(KERNELS.get(kernel, kernel), path.rpartition("/")[0])
-        notebook = Notebook(path, session.key.name, kernel)
-        desk.add_notebook(notebook)
+        with desk.opening():
+            session = await sandbox.create_session(KERNELS.get(kernel, kernel), path.rpartition("/")[0])
+            notebook = Notebook(path, session.key.name, kernel)
+            desk.add_notebook(notebook)
         self.finish_json({"id": notebook.id, "kernel": kernel, "status": "ready"})
 
 

@@ -4,26 +4,8 @@ from __future__ import annotations
 
 from kernel_gateway.dialects.open_terminal.base import TerminalBaseHandler
 from kernel_gateway.dialects.open_terminal.models import UploadQuery
-from kernel_gateway.http.multipart import FILE, FORM_MAX, Form, boundary_of
 from kernel_gateway.http.uploads import UploadHandler as BodyHandler
 from sessions.guest.paths import entry_path
-from sessions.model.errors import InvalidRequest
-
-
-class FileForm(Form):
-    """A form with one file. Only the last part of its name counts."""
-
-    def __init__(self, boundary: bytes, directory: str) -> None:
-        super().__init__(boundary)
-        self._directory = directory
-
-    def path_of(self, name: str) -> str:
-        """Return the path of the file in the wanted directory."""
-        if self.files > 1:
-            raise InvalidRequest("a form may hold only one file", field=FILE)
-        path = f"{self._directory}/{name.replace(chr(92), '/').rpartition('/')[2] or 'upload'}"
-        entry_path(path)
-        return path
 
 
 class UploadHandler(TerminalBaseHandler, BodyHandler):
@@ -34,13 +16,17 @@ class UploadHandler(TerminalBaseHandler, BodyHandler):
         super().prepare()
         if self.request.method != "POST":
             return
-        self.expect(FORM_MAX)
+        self.expect_form(self._path)
         directory = self.query(UploadQuery).directory
-        if (boundary := boundary_of(self.request.headers.get("Content-Type", ""))) is None:
-            raise InvalidRequest("an upload must be a multipart form", field="Content-Type")
         sandbox = await self.sandbox()
         self.receiver = sandbox
-        self.reader = FileForm(boundary, self.absolute(sandbox, directory))
+        self._directory = self.absolute(sandbox, directory)
+
+    def _path(self, name: str) -> str:
+        """Return the path of the file in the wanted directory. Only the last part of its name counts."""
+        path = f"{self._directory}/{name.replace(chr(92), '/').rpartition('/')[2] or 'upload'}"
+        entry_path(path)
+        return path
 
     async def post(self) -> None:
         """Finish the upload."""

@@ -5,6 +5,7 @@ Source: `@librechat/agents` 3.9.2 and ClickHouse/code-interpreter @18bf002; Libr
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -13,6 +14,7 @@ import secrets
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,14 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
+from kernel_gateway.dialects.librechat.models import WithTools
+from kernel_gateway.dialects.librechat.runs import CodeRun
+from kernel_gateway.dialects.librechat.tool_runs import RUNS_MAX, ToolRuns
 from kernel_gateway.identity.user_tokens import UserTokens
-from sessions.model.errors import InvalidRequest
+from sessions.model.errors import InvalidRequest, QuotaExceeded
 from tests import gateways
 from tests.gateways import KEYS, Gateway
-from tests.kernel_gateway.calls import process_only
+from tests.kernel_gateway.calls import process_only, until
 
 #: the path of the base URL that the page gives, and its commands
 PAGE = Path("docs/clients/librechat.md").read_text()
@@ -395,12 +400,6 @@ def test_an_input_cannot_be_placed_outside_of_the_workspace(gateway: Gateway) ->
         )
 
 
-@process_only
-def test_tools_in_code_are_refused_for_good(gateway: Gateway) -> None:
-    response = call(gateway, "POST", "exec/programmatic", json={"code": "1", "tools": []})
-    assert (refused(response), response.json()["error"]) == ((501, "SB046"), "unsupported_capability")
-
-
 def test_a_refusal_for_the_quota_says_when_to_come_back(tmp_path: Path) -> None:
     with gateways.gateway("process", stored_disk="20k") as own:
         answers = [call(own, "POST", "upload", files={"file": ("a.txt", b"x" * 4096)}) for _ in range(4)]
@@ -408,3 +407,158 @@ def test_a_refusal_for_the_quota_says_when_to_come_back(tmp_path: Path) -> None:
         assert answers[-1].json()["error"] == "rate_limited"
         assert answers[-1].json()["retry_after_seconds"] >= 1
         assert len(list((own.state_dir / "files").iterdir())) == 2
+
+
+# -- code that calls tools --------------------------------------------------------------------------------------
+
+WEATHER = {"name": "get-weather", "description": "Say how it is.", "parameters": {"properties": {"city": {}}}}
+TOOLS = [WEATHER, {"name": "class"}]
+
+
+def begin(gateway: Gateway, code: str, jwt: str | None = None, **fields: Any) -> Json:
+    """Begin a run with tools, and return the first answer."""
+    body = {"code": code, "tools": TOOLS} | fields
+    response = call(gateway, "POST", "exec/programmatic", jwt, json=body)
+    assert response.status_code == 200, response.text
+    told: Json = response.json()
+    return told
+
+
+def resume(gateway: Gateway, told: Json, *results: Json, jwt: str | None = None) -> requests.Response:
+    body = {"continuation_token": told["continuation_token"], "tool_results": list(results)}
+    return call(gateway, "POST", "exec/programmatic", jwt, json=body)
+
+
+def value(told: Json, result: Any, number: int = 0) -> Json:
+    return {"call_id": told["tool_calls"][number]["id"], "result": result, "is_error": False}
+
+
+@pytest.mark.gate
+def test_code_calls_tools_of_librechat_and_goes_on_with_their_results(gateway: Gateway) -> None:
+    code = (
+        "both = await asyncio.gather(get_weather(city='Rom'), get_weather(city='Bonn'))\nprint(both)\n"
+        "try:\n    await class_tool()\nexcept Exception as error:\n    print('failed:', error)\n"
+        "open('out.txt', 'w').write('kept')"
+    )
+    first = begin(gateway, code, runtime_session_hint="tools")
+    assert first["status"] == "tool_call_required"
+    assert [(each["name"], each["input"]) for each in first["tool_calls"]] == [
+        ("get-weather", {"city": "Rom"}),
+        ("get-weather", {"city": "Bonn"}),
+    ]
+    second = resume(gateway, first, value(first, {"sun": True}), value(first, "rain", 1)).json()
+    assert [(each["name"], each["input"]) for each in second["tool_calls"]] == [("class", {})]
+    failed = {"call_id": second["tool_calls"][0]["id"], "result": None, "is_error": True, "error_message": "no class"}
+    last = resume(gateway, second, failed).json()
+    assert (last["status"], last["stderr"]) == ("completed", "")
+    assert last["stdout"] == "[{'sun': True}, 'rain']\nfailed: no class\n4\n"
+    assert [each["name"] for each in last["files"]] == ["out.txt"]
+    assert run(gateway, "print(both[1])", runtime_session_hint="tools")["stdout"] == "rain\n"
+    assert refused(resume(gateway, second, failed)) == (404, "SB050")
+
+
+@process_only
+def test_a_result_that_is_missing_is_asked_for_again(gateway: Gateway) -> None:
+    code = "print(await asyncio.gather(get_weather(city=1), get_weather(city=2)))"
+    first = begin(gateway, code)
+    again = resume(gateway, first, value(first, "a")).json()
+    assert again["tool_calls"] == first["tool_calls"][1:]
+    assert refused(resume(gateway, again, value(first, "a"))) == (400, "SB002")
+    assert resume(gateway, again, value(again, "b")).json()["stdout"] == "['a', 'b']\n"
+
+
+def test_a_run_with_tools_is_continued_by_its_own_user_only(trusting: Gateway) -> None:
+    told = begin(trusting, "print(await get_weather(city=1))", token())
+    for other in (token("eve"), token(tenant="evil"), None):
+        assert refused(resume(trusting, told, value(told, 1), jwt=other)) == (404, "SB050")
+    assert resume(trusting, told, value(told, 1), jwt=token()).json()["stdout"] == "1\n", "control"
+
+
+@process_only
+def test_the_time_of_a_run_passes_only_while_its_code_runs(gateway: Gateway) -> None:
+    told = begin(gateway, "print(await get_weather())\nwhile True: pass", timeout=1000)
+    time.sleep(1.5)
+    last = resume(gateway, told, value(told, "in time")).json()
+    assert (last["status"], last["stdout"]) == ("completed", "in time\n")
+    assert "the code ran longer than 1 s" in last["stderr"]
+
+
+def test_a_run_whose_client_stays_away_ends_at_the_gateways_deadline_and_tells_so(tmp_path: Path) -> None:
+    with gateways.gateway("process", execute_timeout="1", max_execute_timeout="1") as own:
+        told = begin(own, "print('x' * 100_000)\nawait get_weather()")
+        until(lambda: own.call("GET", "/v1/sessions").json()["sessions"] == [])
+        last = resume(own, told, value(told, "late")).json()
+        assert "the code ran longer than 1 s" in last["stderr"]
+        assert (len(last["stdout"]), last["truncated"]) == (64 * 1024, True)
+
+
+@process_only
+def test_a_run_is_ended_when_its_client_leaves(gateway: Gateway) -> None:
+    until(lambda: one_shot_runs(gateway) == [])
+    told = begin(gateway, "await get_weather()\nwhile True: pass", timeout=60_000)
+    url, headers = f"{gateway.url}{BASE}/exec/programmatic", {"X-API-Key": KEYS["alice"]}
+    body = {"continuation_token": told["continuation_token"], "tool_results": [value(told, 1)]}
+    with pytest.raises(requests.Timeout):
+        requests.post(url, json=body, headers=headers, timeout=1)
+    until(lambda: one_shot_runs(gateway) == [])
+
+
+@process_only
+def test_a_run_is_ended_when_its_own_client_cancels_it(gateway: Gateway) -> None:
+    until(lambda: one_shot_runs(gateway) == [])
+    url, path = f"{gateway.url}{BASE}/exec/programmatic", f"{BASE}/exec/programmatic/cancel"
+    headers = {"X-API-Key": KEYS["alice"], "X-LibreChat-Code-Request-ID": "r1"}
+    body = {"code": "while True: pass", "tools": TOOLS, "timeout": 60_000}
+    with ThreadPoolExecutor(1) as pool:
+        cancelled = pool.submit(requests.post, url, json=body, headers=headers, timeout=60)
+        until(lambda: one_shot_runs(gateway) != [])
+        assert gateway.call("POST", path, tenant="bob", json={"request_id": "r1"}).status_code == 200
+        assert not cancelled.done()
+        assert gateway.call("POST", path, json={"request_id": "r1"}).status_code == 200
+        assert refused(cancelled.result()) == (409, "SB051")
+    until(lambda: one_shot_runs(gateway) == [])
+
+
+def one_shot_runs(gateway: Gateway) -> list[str]:
+    listed = gateway.call("GET", "/v1/sessions").json()["sessions"]
+    return [each["name"] for each in listed if each["name"].startswith("run-")]
+
+
+class Waiting(CodeRun):
+    """A run that calls nothing and never ends."""
+
+    def __init__(self) -> None:
+        pass
+
+    async def answer(self, follow: Any = None) -> Json:  # noqa: ARG002 - of the base class
+        await asyncio.Event().wait()
+        return {}
+
+
+async def test_the_runs_of_a_tenant_that_wait_for_their_client_are_bounded() -> None:
+    runs, body = ToolRuns(), WithTools.model_validate({"code": "1", "tools": TOOLS})
+    begun = [runs.begin(("a", f"user-{number}"), Waiting(), body) for number in range(RUNS_MAX)]
+    with pytest.raises(QuotaExceeded):
+        runs.begin(("a", "one more"), Waiting(), body)
+    begun.append(runs.begin(("b", ""), Waiting(), body))  # another tenant
+    for run in begun:
+        run.end()
+    runs.begin(("a", ""), Waiting(), body).end()
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("changed", "status", "code"),
+    [
+        ({"tools": []}, 400, "SB002"),
+        ({"tools": [{"name": f"t{n}"} for n in range(101)]}, 400, "SB002"),
+        ({"tools": [{"name": "a-b"}, {"name": "a_b"}]}, 400, "SB002"),
+        ({"tools": [{"name": "-()"}, {"name": "!!"}]}, 400, "SB002"),
+        ({"timeout": 999}, 400, "SB002"),
+        ({"lang": "bash"}, 501, "SB046"),
+        ({"continuation_token": "none"}, 404, "SB050"),
+    ],
+)
+def test_a_wrong_request_with_tools_is_refused(gateway: Gateway, changed: Json, status: int, code: str) -> None:
+    body = {"code": "1", "tools": TOOLS} | changed
+    assert refused(call(gateway, "POST", "exec/programmatic", json=body)) == (status, code)

@@ -9,14 +9,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 import requests
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection, connect
 
+from kernel_gateway.dialects.open_terminal.desks import NOTEBOOKS_MAX, Desk, Notebook
+from kernel_gateway.dialects.open_terminal.terminals import CONNECT_SECONDS
+from sessions.model.errors import QuotaExceeded
+from sessions.sandbox.recorded import OUTPUT_KEPT
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import until
@@ -185,6 +191,17 @@ def test_a_chat_keeps_its_working_directory(user: User) -> None:
     assert detail(user.call("POST", "/files/cwd", json={"path": "nowhere"})) == (404, "SB014")
 
 
+def test_the_last_output_of_a_command_is_kept_and_the_rest_is_told_to_be_cut(user: User) -> None:
+    whole, cut = (
+        user.run("head -c 100000 /dev/zero | tr '\\0' x"),
+        user.run("head -c 900000 /dev/zero | tr '\\0' x; echo end"),
+    )
+    texts = ["".join(each["data"] for each in told["output"]) for told in (whole, cut)]
+    assert (whole["truncated"], len(texts[0])) == (False, 100_000), "control"
+    assert (cut["truncated"], texts[1].strip()[-4:]) == (True, "xend")
+    assert 0 < len(texts[1]) <= OUTPUT_KEPT
+
+
 # -- files -----------------------------------------------------------------------------------------------------
 
 
@@ -217,6 +234,24 @@ def test_an_upload_is_seen_as_it_was_sent(user: User) -> None:
     assert detail(user.call("GET", "/files/read?path=/etc/passwd")) == (400, "SB002")
 
 
+def test_files_and_directories_are_sent_as_one_archive(user: User) -> None:
+    user.run(
+        "mkdir -p d/e && echo one > d/1.txt && head -c 200000 /dev/zero > d/e/é.bin && ln -s 1.txt d/link && echo x > x"
+    )
+    sent = user.call("POST", "/files/archive", json={"paths": ["d", "x"]})
+    assert (sent.headers["Content-Type"], "archive.zip" in sent.headers["Content-Disposition"]) == (
+        "application/zip",
+        True,
+    )
+    with ZipFile(BytesIO(sent.content)) as archive:
+        assert archive.testzip() is None
+        held = {name: archive.read(name) for name in archive.namelist()}
+    assert held == {"d/1.txt": b"one\n", "d/e/é.bin": bytes(200_000), "x": b"x\n"}
+    for paths, told in ((["nothing"], (404, "SB014")), (["/etc/passwd"], (400, "SB002")), ([], (400, "SB002"))):
+        assert detail(user.call("POST", "/files/archive", json={"paths": paths})) == told
+    assert detail(user.call("POST", "/files/archive", json={"paths": ["x", "./x"]})) == (400, "SB002")
+
+
 def test_files_are_found_by_name_and_content(user: User) -> None:
     user.run("mkdir -p a .h && echo 'needle here' > a/one.py && echo Needle > a/two.txt && touch needle.md .h/needle")
     found = user.answer("GET", "/files/grep?query=needle&path=a")["matches"]
@@ -233,6 +268,14 @@ def test_files_are_found_by_name_and_content(user: User) -> None:
     fields = user.call("GET", "/files/grep?query=x&max_results=501")
     assert detail(fields) == (422, "SB002")
     assert fields.json()["detail"][0]["loc"] == ["max_results"]
+
+
+@pytest.mark.full
+def test_a_search_that_does_not_end_is_ended(user: User) -> None:
+    user.answer("POST", "/files/write", json={"path": "a.txt", "content": "a" * 64 + "b"})
+    assert user.answer("GET", "/files/grep?query=a%2B%24")["matches"] == [], "control"
+    assert detail(user.call("GET", "/files/grep?query=(a%2B)%2B%24")) == (408, "SB005")
+    assert user.said("echo alive") == "alive\n"
 
 
 # -- terminals -------------------------------------------------------------------------------------------------
@@ -279,6 +322,15 @@ def test_a_terminal_is_of_its_user_and_key_only(gateway: Gateway, user: User) ->
             seen += bytes(socket.recv(timeout=30))  # type: ignore[arg-type]
 
 
+@pytest.mark.full
+def test_a_terminal_to_which_nobody_connects_is_ended(user: User) -> None:
+    """It takes the minute that the page promises."""
+    made = user.answer("POST", "/api/terminals")["id"]
+    assert [each["id"] for each in user.answer("GET", "/api/terminals")] == [made]
+    until(lambda: user.answer("GET", "/api/terminals") == [], seconds=3 * CONNECT_SECONDS)
+    assert detail(user.call("GET", f"/api/terminals/{made}")) == (404, "SB018")
+
+
 # -- notebooks and ports ---------------------------------------------------------------------------------------
 
 
@@ -302,6 +354,32 @@ def test_a_notebooks_cells_run_and_their_outputs_are_saved(user: User) -> None:
     assert detail(user.call("POST", f"{path}/execute", json={"cell_index": 2})) == (400, "SB002")
     assert user.answer("DELETE", path) == {"status": "stopped"}
     assert detail(user.call("GET", path)) == (404, "SB011")
+
+
+def test_a_sandbox_has_a_bounded_number_of_notebooks_also_of_those_that_are_being_opened() -> None:
+    desk = Desk()
+    opened = [Notebook("n.ipynb", f"s{number}", "python3") for number in range(NOTEBOOKS_MAX - 1)]
+    for notebook in opened:
+        desk.add_notebook(notebook)
+    with desk.opening(), pytest.raises(QuotaExceeded), desk.opening():
+        pass
+    desk.add_notebook(Notebook("n.ipynb", "last", "python3"))
+    with pytest.raises(QuotaExceeded), desk.opening():
+        pass
+    desk.close_notebook(opened[0])
+    with desk.opening():
+        pass
+
+
+@pytest.mark.full
+def test_a_user_opens_no_ninth_notebook(user: User) -> None:
+    content = json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []})
+    user.answer("POST", "/files/write", json={"path": "n.ipynb", "content": content})
+    for _ in range(NOTEBOOKS_MAX):
+        last = user.answer("POST", "/notebooks", json={"path": "n.ipynb"})
+    assert detail(user.call("POST", "/notebooks", json={"path": "n.ipynb"})) == (429, "SB008")
+    user.answer("DELETE", f"/notebooks/{last['id']}")
+    assert user.answer("POST", "/notebooks", json={"path": "n.ipynb"})["status"] == "ready"
 
 
 def test_a_terminal_that_nobody_opened_is_not_found(user: User) -> None:

@@ -51,6 +51,16 @@ def test_what_nobody_uses_yet_takes_nothing_from_a_tenants_share() -> None:
     assert budget.allows("a", 500)
 
 
+def test_a_place_grows_and_never_shrinks_until_it_is_released() -> None:
+    budget = Budget(1000)
+    budget.hold("file", "a", 100)
+    for size, used in ((300, 300), (200, 300)):
+        budget.grow("file", size)
+        assert (budget.size("file"), budget.by_tenant(), budget.used) == (used, {"a": used}, used)
+    budget.release("file")
+    assert (budget.by_tenant(), budget.used) == ({}, 0)
+
+
 async def test_a_tenant_cannot_use_up_the_memory_of_all_kernels_nor_end_warm_ones_for_more(
     backend: FakeBackend,
 ) -> None:

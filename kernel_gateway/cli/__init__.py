@@ -32,6 +32,7 @@ COMMANDS = {
     "interrupt": "interrupt the running cell of a session; the variables stay",
     "restart": "start a fresh kernel in a session; the files stay",
     "files": "list, fetch, send and delete files of a session",
+    "variables": "list the variables of a session, or show one; also while a cell runs",
     "notebook": "export all cells of a session as a notebook",
     "checkpoint": "take a checkpoint of a session, list its checkpoints, or delete one",
     "rollback": "return a session to a checkpoint: variables and files are as they were",

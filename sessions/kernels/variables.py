@@ -7,9 +7,9 @@ kernel may be hostile, so its answer is checked.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
 from kernel_image.protocol import VARIABLES_REQUEST
 from sessions.kernels.kernel import Kernel
@@ -60,6 +60,12 @@ class VariableDetail(Variable):
     entries: list[Variable] | None = Field(
         None, max_length=100, description="the first entries of a collection, or the attributes of an object"
     )
+
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        if any(len(row) != len(self.columns or ()) for row in self.rows or ()):
+            raise ValueError("each row of a table needs a cell for each column")
+        return self
 
 
 async def list_variables(kernel: Kernel) -> VariableList:

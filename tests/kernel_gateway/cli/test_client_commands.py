@@ -47,6 +47,8 @@ CALLS = [
     ("files", "get", "a"),
     ("files", "put", "/dev/null"),
     ("files", "rm", "a"),
+    ("variables",),
+    ("variables", "a"),
     ("notebook",),
     ("checkpoint",),
     ("checkpoint", "--list"),
@@ -380,6 +382,21 @@ def test_a_notebook_is_exported(
     read = nbformat.reads(book.decode(), as_version=4)
     nbformat.validate(read)
     assert [cell.source for cell in read.cells] == ["40 + 2"]
+
+
+def test_variables_are_listed_and_one_is_shown(
+    out: Callable[..., str], fails: Callable[..., str], gateway: Gateway, session: str
+) -> None:
+    gateway.execute(
+        session, "import pandas as pd; df = pd.DataFrame({'city': ['Oslo'], 'sales': [120]}); n = [1, 'a\\x9b']"
+    )
+    listed = [line.split(maxsplit=2) for line in out("variables", "-s", session).splitlines()]
+    assert [line[:2] for line in listed] == [["df", "pandas.DataFrame"], ["n", "list"], ["pd", "module"]]
+    table = [line.split() for line in out("variables", "-s", session, "df").splitlines()]
+    assert table[1:] == [["city", "sales"], ["Oslo", "120"]]
+    assert [line.split()[-1] for line in out("variables", "-s", session, "n").splitlines()[1:]] == ["1", "'a\\x9b'"]
+    assert json.loads(out("variables", "-s", session, "n", "--json"))["length"] == 2
+    assert "SB066" in fails("variables", "-s", session, "missing")
 
 
 def test_languages_are_listed_with_version_and_packages(out: Callable[..., str], gateway: Gateway) -> None:

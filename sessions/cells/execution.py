@@ -160,9 +160,10 @@ class Execution(Cell):
         extras: dict[str, Any] = {"env": dict(request.env), "formats": request.formats}
         if request.tools:
             extras["tools"] = [asdict(tool) for tool in request.tools]
-        if self._servers is not None and (names := self._servers.names):
+        spec = self.kernel.launch.kernelspec
+        if spec.tools and self._servers is not None and (names := self._servers.names):
             extras["tool_servers"] = list(names)
-        asks = self.kernel.launch.kernelspec.extras and any(extras.values())
+        asks = spec.extras and any(extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
             "silent": False,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_va
 
 from kernel_image.protocol import VARIABLES_REQUEST
 from sessions.kernels.kernel import Kernel
-from sessions.model.errors import ConnectionFailed, InvalidRequest, VariableNotFound
+from sessions.model.errors import ConnectionFailed, VariableNotFound
 
 #: seconds within which a kernel must answer
 TIMEOUT = 5.0
@@ -95,9 +95,7 @@ async def describe_variable(kernel: Kernel, name: str) -> VariableDetail:
 async def _ask(kernel: Kernel, content: dict[str, Any]) -> dict[str, Any]:
     spec = kernel.launch.kernelspec
     if not spec.variables:
-        raise InvalidRequest(
-            f"the variables of {spec.display_name} are not listed here; run code that prints them", field="language"
-        )
+        raise spec.cannot("variables", "list its variables: run code that prints them")
     try:
         async with asyncio.timeout(TIMEOUT):
             reply = await kernel.connection.request("control", VARIABLES_REQUEST, content)

@@ -30,8 +30,6 @@ ANSWER_BYTES_MAX = 1024**2
 CALLS_MAX = 10_000
 #: characters of an error's text that the kernel gets; the rest is cut off
 ERROR_MAX = 10_000
-#: language whose kernels have the module `tools`
-TOOLS_LANGUAGE = "python"
 #: why calls end when the cell's client does not come back
 CLIENT_LEFT = "the client that has handed over the tools has left"
 #: name of the errors that are not the tool's own

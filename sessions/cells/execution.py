@@ -25,7 +25,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
-from sessions.tools.calls import ToolCalls
+from sessions.tools.calls import GATEWAY_STOPPED, ToolCalls
 from sessions.tools.servers import CellServers
 
 #: answer that makes ipykernel's `input()` raise EOFError
@@ -232,7 +232,7 @@ class Execution(Cell):
         """Stop to watch the cell, as `Cell.release` does. If it runs on, its client gets the error `CellRunsOn`."""
         runs_on = super().release()
         if runs_on:
-            self.tools.end("the gateway that would call the tool has been stopped")
+            self.tools.end(GATEWAY_STOPPED)
             self.error = CellRunsOn()
             self._wake.set()
         return runs_on

@@ -25,7 +25,6 @@ from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
-from sessions.tools.servers import Caller, CellServers
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -236,7 +235,7 @@ class Executions:
             request,
             notice=notice,
             timeouts=self._services.timeouts,
-            servers=CellServers(self._services.tool_servers, Caller(self._slot.key, execution_id)),
+            servers=self._services.servers_for(self._slot.key, execution_id),
         )
         try:
             if request.idempotency_key is not None:

@@ -605,7 +605,7 @@ wide = {f"{n} " + "x" * 300: "y" * 300 for n in range(100)}
 def test_a_status_lists_variables_and_shows_one_also_while_a_cell_runs(
     gateway: Gateway, session: str, era: str
 ) -> None:
-    def status(**more: str) -> dict[str, Any]:
+    def status(**more: Any) -> dict[str, Any]:
         return call(gateway, "session", era=era, session=session, action="status", **more)
 
     call(gateway, "run_code", era=era, session=session, code=SETUP)

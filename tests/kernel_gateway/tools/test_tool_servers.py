@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 from kernel_gateway.tools.servers import PER_TENANT
 from sessions.store.records import CallBegin, CallEnd, read
 from tests.gateways import Gateway
+from tests.kernel_gateway import e2b, mcp
+from tests.kernel_gateway.jupyter import connected
 from tests.kernel_gateway.tools.conftest import BAD, TOKEN
 from tests.kernel_gateway.tools.hostile_server import ASKED, STOLEN
 
@@ -50,6 +53,52 @@ def test_code_calls_a_tool_of_the_operators_server(served: Gateway, session: str
     )
     assert served.text(session, "from tools.tea import *\nprint(greet('Bo'))") == "hello Bo\n"
     assert served.text(session, "print(search('later cell', limit=1))") == "{'rows': ['later cell 0']}\n"
+
+
+@process_only
+def test_code_calls_a_tool_over_mcp_and_e2b(served: Gateway, session: str) -> None:
+    greets = "from tools import tea; tea.greet('Ann')"
+    answer = mcp.call(served, "run_code", session=session, code=greets)
+    assert answer["structuredContent"]["result"] == "'hello Ann'"
+    with e2b.boxed(served) as box:
+        assert box.text(greets) == "hello Ann"
+
+
+@process_only
+async def test_cells_of_jupyters_websocket_call_tools_and_no_client_sees_the_calls(
+    served: Gateway, session: str
+) -> None:
+    await asyncio.to_thread(served.execute, session, "1")
+    async with connected(served, session) as client:
+        seen = await client.execute("from tools import tea; print(tea.greet('Ann'))")
+        shown = [message["content"]["text"] for message in seen if message["header"]["msg_type"] == "stream"]
+        assert shown == ["hello Ann\n"]
+        assert "tool_call" not in {message["header"]["msg_type"] for message in seen}
+        assert await client.text("print(tea.greet('Bo'))") == "hello Bo\n"
+    records = list(read(served.state_dir / "audit.db"))
+    assert [
+        each.what.tool for each in records if isinstance(each.what, CallBegin) and each.what.session == session
+    ] == [
+        "greet",
+        "greet",
+    ]
+
+
+#: publishes calls that nobody waits for
+FLOODS = """
+from tools import tea
+for n in range(10_001):
+    tea._calls._publish(tea._calls._cell, {"call": str(n), "server": "none", "name": "x", "arguments": {}})
+import time; time.sleep(100)
+"""
+
+
+@process_only
+async def test_a_cell_of_jupyters_websocket_that_floods_calls_is_stopped(served: Gateway, session: str) -> None:
+    await asyncio.to_thread(served.execute, session, "1")
+    async with connected(served, session) as client:
+        assert "called tools more than 10000 times" in await client.text(FLOODS)
+        assert await client.text("print(tea.greet('Bo'))") == "hello Bo\n"
 
 
 @process_only

@@ -25,7 +25,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.values import ExecuteRequest, ExecutionResult, StateChange, StateNotice, Timeouts
-from sessions.tools.calls import ToolCalls
+from sessions.tools.calls import GATEWAY_STOPPED, ToolCalls
 from sessions.tools.servers import CellServers
 
 #: answer that makes ipykernel's `input()` raise EOFError
@@ -160,9 +160,10 @@ class Execution(Cell):
         extras: dict[str, Any] = {"env": dict(request.env), "formats": request.formats}
         if request.tools:
             extras["tools"] = [asdict(tool) for tool in request.tools]
-        if self._servers is not None and (names := self._servers.names):
+        spec = self.kernel.launch.kernelspec
+        if spec.tools and self._servers is not None and (names := self._servers.names):
             extras["tool_servers"] = list(names)
-        asks = self.kernel.launch.kernelspec.extras and any(extras.values())
+        asks = spec.extras and any(extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
             "silent": False,
@@ -231,7 +232,7 @@ class Execution(Cell):
         """Stop to watch the cell, as `Cell.release` does. If it runs on, its client gets the error `CellRunsOn`."""
         runs_on = super().release()
         if runs_on:
-            self.tools.end("the gateway that would call the tool has been stopped")
+            self.tools.end(GATEWAY_STOPPED)
             self.error = CellRunsOn()
             self._wake.set()
         return runs_on

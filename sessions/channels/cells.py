@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, Self
 
 import orjson
 
+from kernel_image.protocol import EXTRAS, TOOL_CALL
 from sessions.cells.cell import Cell
 from sessions.cells.outputs import output_size
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
-from sessions.model import bounded_json
+from sessions.model import bounded_json, exact_json
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.values import ExecuteRequest, ExecutionEnd, StateChange, Timeouts
+from sessions.tools.calls import GATEWAY_STOPPED, ToolCalls, ignore
+from sessions.tools.servers import CellServers
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,9 @@ class CellOwner(Protocol):
     def expire(self, cell: ChannelCell) -> None:
         """The cell has reached its deadline."""
 
+    def stop(self, cell: ChannelCell, error: SessionError) -> None:
+        """The cell has done what it must not do."""
+
     def miss_reply(self, cell: ChannelCell) -> None:
         """The kernel will never reply to the cell."""
 
@@ -79,7 +87,9 @@ class CellOwner(Protocol):
 class ChannelCell(Cell):
     """A cell that a channel client has sent."""
 
-    def __init__(self, kernel: Kernel, timeouts: Timeouts, owner: CellOwner, submission: Submission) -> None:
+    def __init__(
+        self, kernel: Kernel, timeouts: Timeouts, owner: CellOwner, submission: Submission, servers: CellServers
+    ) -> None:
         """Prepare a cell; `start` begins its deadline.
 
         Args:
@@ -87,6 +97,7 @@ class ChannelCell(Cell):
             timeouts: timeouts of its end.
             owner: gets the events of the cell.
             submission: request of the client.
+            servers: the operator's servers of tools, as the cell may use them.
         """
         super().__init__(kernel, timeouts, exclusive=False)
         self.header = submission.header
@@ -97,6 +108,8 @@ class ChannelCell(Cell):
         self._owner = owner
         self._output_bytes = 0
         self._kernel_gone = False
+        self._servers = servers
+        self._tools = ToolCalls(kernel.connection, (), ignore, partial(owner.stop, self), servers)
 
     @property
     def id(self) -> str:
@@ -113,8 +126,22 @@ class ChannelCell(Cell):
         """Whether the cell has not begun if the kernel runs an earlier one. Cells in subshells run beside others."""
         return not self._output_seen and not self._in_subshell
 
+    def with_servers(self, parts: Sequence[bytes]) -> Sequence[bytes]:
+        """Return the parts of its request, with the names of the operator's servers in the content.
+
+        A cell in a subshell has none: a kernel has one module `tools`, which would be that of the cell beside it.
+        """
+        names = self._servers.names
+        if not names or self._in_subshell or not self.kernel.launch.kernelspec.tools:
+            return parts
+        extras = exact_json.dumps({EXTRAS: {"tool_servers": [*names]}})
+        content = extras.removesuffix(b"}") + b"," + parts[3].lstrip().removeprefix(b"{")
+        return (*parts[:3], content)
+
     def take_output(self, message: Message) -> None:
         """Take a message that the kernel has published for this cell."""
+        if message.type == TOOL_CALL:
+            self._tools.called(message)
         self._output_bytes += output_size(message)
         self.published(message)
 
@@ -122,6 +149,13 @@ class ChannelCell(Cell):
         """End the cell, because the kernel has ended with all variables."""
         self._kernel_gone = True
         super().kernel_gone(cause)
+
+    def release(self) -> bool:
+        """Stop to watch the cell, as `Cell.release` does."""
+        runs_on = super().release()
+        if runs_on:
+            self._tools.end(GATEWAY_STOPPED)
+        return runs_on
 
     def end(self) -> ExecutionEnd:
         """Return the end of the cell for the audit."""
@@ -148,4 +182,5 @@ class ChannelCell(Cell):
         self._owner.miss_reply(self)
 
     def _on_end(self) -> None:
+        self._tools.end()
         self._owner.ended(self)

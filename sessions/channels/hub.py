@@ -1,7 +1,8 @@
 """The channel clients of a session: clients that send their own messages to its kernel, as Jupyter's front ends do.
 
 Messages that the kernel publishes go to all clients. A reply or a question goes to the client whose request caused it.
-All clients share one connection to the kernel: the gateway signs a client's messages anew and forwards them unchanged.
+All clients share one connection to the kernel: the gateway signs a client's messages anew and forwards them unchanged,
+but for the names of the operator's servers of tools in the request of a cell.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from kernel_image.protocol import GATEWAY_REQUESTS
+from kernel_image.protocol import GATEWAY_REQUESTS, TOOL_CALL
 from sessions.channels.cells import Code
 from sessions.channels.pending import PendingRequests
 from sessions.channels.requests import PendingRequest, Rules
@@ -133,6 +134,8 @@ class ChannelHub:
             code = Code.of(parts[3])
         request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell, code)
         self._requests.add(request)
+        if request.cell is not None:
+            parts = request.cell.with_servers(parts)
         try:
             self._kernel.connection.forward(channel, parts, buffers)
         except ConnectionFailed:
@@ -197,7 +200,8 @@ class ChannelHub:
         request = self._requests.find(message.parent_id)
         if message.channel == "iopub":
             self._requests.published(message)
-            self._publish(message)
+            if message.type != TOOL_CALL:  # it is for the gateway
+                self._publish(message)
         elif request is not None and message.channel == "stdin":
             request.count_question()
             request.client.enqueue(message)

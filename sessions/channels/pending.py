@@ -111,7 +111,7 @@ class PendingRequests:
             execution_id = self._rules.begins(asked)
             undo.pop_all()
         submission = Submission(request.header, asked, execution_id, size, in_subshell=request.in_subshell)
-        cell = ChannelCell(kernel, self._rules.timeouts, self, submission)
+        cell = ChannelCell(kernel, self._rules.timeouts, self, submission, self._rules.servers(execution_id))
         self._quiet.clear()
         self._cells[request.id] = cell
         if self.cell is cell:

@@ -11,6 +11,7 @@ from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
 from sessions.model.errors import SessionError
 from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
+from sessions.tools.servers import CellServers
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +82,8 @@ class Rules:
     #: called with message id and errors of each failed cell: the error of its code, which the kernel may not have
     #: published, and the gateway's error, if the gateway ended the cell or the kernel ended
     failed: Callable[[str, Mapping[str, Any] | None, SessionError | None], None]
+    #: returns the operator's servers of tools, as the cell of an execution's id may use them
+    servers: Callable[[str], CellServers]
     timeouts: Timeouts
     #: seconds that a cell may run
     deadline: float

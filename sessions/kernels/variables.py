@@ -7,13 +7,13 @@ kernel may be hostile, so its answer is checked.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, Field, NonNegativeInt, ValidationError
+from pydantic import BaseModel, Field, NonNegativeInt, ValidationError, model_validator
 
 from kernel_image.protocol import VARIABLES_REQUEST
 from sessions.kernels.kernel import Kernel
-from sessions.model.errors import ConnectionFailed, InvalidRequest, VariableNotFound
+from sessions.model.errors import ConnectionFailed, VariableNotFound
 
 #: seconds within which a kernel must answer
 TIMEOUT = 5.0
@@ -61,6 +61,12 @@ class VariableDetail(Variable):
         None, max_length=100, description="the first entries of a collection, or the attributes of an object"
     )
 
+    @model_validator(mode="after")
+    def _check_rows(self) -> Self:
+        if any(len(row) != len(self.columns or ()) for row in self.rows or ()):
+            raise ValueError("each row of a table needs a cell for each column")
+        return self
+
 
 async def list_variables(kernel: Kernel) -> VariableList:
     """Return the variables of a kernel.
@@ -89,9 +95,7 @@ async def describe_variable(kernel: Kernel, name: str) -> VariableDetail:
 async def _ask(kernel: Kernel, content: dict[str, Any]) -> dict[str, Any]:
     spec = kernel.launch.kernelspec
     if not spec.variables:
-        raise InvalidRequest(
-            f"the variables of {spec.display_name} are not listed here; run code that prints them", field="language"
-        )
+        raise spec.cannot("variables", "list its variables: run code that prints them")
     try:
         async with asyncio.timeout(TIMEOUT):
             reply = await kernel.connection.request("control", VARIABLES_REQUEST, content)

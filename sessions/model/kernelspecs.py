@@ -15,6 +15,8 @@ To add a language, add its folder there; nothing else changes. The folder's name
   `sessions/kernels/idle_barrier.py`.
 - `extras`: a cell's request may contain environment variables for this cell, and further formats for its displays; see
   `kernel_image/python_kernel/extras.py`.
+- `variables`: the kernel describes its variables; see `kernel_image/python_kernel/variables.py`.
+- `tools`: cells can call functions outside of the sandbox; see `kernel_image/python_kernel/tools.py`.
 - `lease`: a running kernel accepts an environment and a directory by a `lease_request` on its control channel.
 - `preload`: modules that a warm kernel of this language imports before it is leased, one after the other.
 - `waits`: if `-` is its connection file, the kernel imports the modules of `preload`, and then waits for its connection
@@ -55,6 +57,8 @@ _MIB = 1024**2
 USUAL_IMAGE = "kernel-gateway/python:latest"
 #: A kernel whose limit of memory is below these bytes imports no modules ahead of need: the usual ones take 130 MiB.
 PRELOAD_MEMORY = 384 * _MIB
+#: abilities that clients ask for, and that not all kernels have
+ABILITIES = ("variables", "tools")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,10 @@ class KernelSpec:
     extras: bool = False
     #: whether the kernel describes its variables, by a `variables_request` on its control channel
     variables: bool = False
+    #: whether its cells can call tools, by a `tool_call` on iopub and a `tool_reply` on its control channel
+    tools: bool = False
+    #: names of all languages whose kernels have an ability that not all have, for who asks a kernel without it
+    able: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
     #: whether the kernel can import these modules and then wait for its keys, so that a golden image of it can be made
@@ -136,6 +144,17 @@ class KernelSpec:
                 language=self.name,
                 min=self.min_memory,
             )
+
+    def cannot(self, ability: str, what: str) -> InvalidRequest:
+        """Return the error of a client that asks for what kernels of this language cannot do.
+
+        Args:
+            ability: a name of `ABILITIES`.
+            what: the same in words.
+        """
+        able = self.able.get(ability, ())
+        text = f"{self.display_name} cannot {what}; languages that can: {', '.join(able)}"
+        return InvalidRequest(text, field="language", language=self.name, able=[*able])
 
     def missing_from(self, image: str) -> InvalidRequest:
         """Return the error of a client that asks for this language in an image that lacks it.
@@ -231,7 +250,9 @@ class KernelSpecs:
         """
         specs = (_read(path) for path in sorted(directory.glob("*/kernel.json")))
         own = preload or {}
-        self.all = tuple(replace(spec, preload=tuple(own.get(spec.name, spec.preload))) for spec in specs)
+        preloading = [replace(spec, preload=tuple(own.get(spec.name, spec.preload))) for spec in specs]
+        able = {name: tuple(spec.name for spec in preloading if getattr(spec, name)) for name in ABILITIES}
+        self.all = tuple(replace(spec, able=able) for spec in preloading)
         self._by_name: dict[str, KernelSpec] = {}
         for spec in self.all:
             for name in {spec.name, spec.jupyter_name, *spec.aliases}:
@@ -272,6 +293,7 @@ def _read(path: Path) -> KernelSpec:
         lease=bool(ours.get("lease", False)),
         extras=bool(ours.get("extras", False)),
         variables=bool(ours.get("variables", False)),
+        tools=bool(ours.get("tools", False)),
         preload=tuple(ours.get("preload", ())),
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),

@@ -25,8 +25,6 @@ from sessions.session.owner import Activity
 from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
-from sessions.tools.calls import TOOLS_LANGUAGE
-from sessions.tools.servers import Caller, CellServers
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
@@ -186,11 +184,12 @@ class Executions:
         Raises:
             InvalidRequest: when the session's language has no `main`, or cannot call tools.
         """
-        if request.tools and self._slot.identity.kernelspec.name != TOOLS_LANGUAGE:
-            raise InvalidRequest("only Python's cells can call tools", field="tools")
+        spec = self._slot.identity.kernelspec
+        if request.tools and not spec.tools:
+            raise spec.cannot("tools", "call tools from its cells")
         code = request.code  # with a `source`, the code is complete: it calls `main` itself
         if request.source is None:
-            code = self._slot.identity.kernelspec.code_with_call(code, request.arguments)
+            code = spec.code_with_call(code, request.arguments)
         return replace(request, code=code, source=request.client_code)
 
     @asynccontextmanager
@@ -236,7 +235,7 @@ class Executions:
             request,
             notice=notice,
             timeouts=self._services.timeouts,
-            servers=CellServers(self._services.tool_servers, Caller(self._slot.key, execution_id)),
+            servers=self._services.servers_for(self._slot.key, execution_id),
         )
         try:
             if request.idempotency_key is not None:

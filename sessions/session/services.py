@@ -16,7 +16,7 @@ from sessions.tenants.kept_bytes import KeptBytes
 from sessions.tenants.quotas import Quotas
 from sessions.tenants.traffic import Charge, LoopTime
 from sessions.tenants.workspaces import WorkspaceDisk
-from sessions.tools.servers import NoToolServers, ToolServers
+from sessions.tools.servers import Caller, CellServers, NoToolServers, ToolServers
 
 if TYPE_CHECKING:
     from sessions.checkpoints.sleep import MemoryObserver
@@ -122,6 +122,10 @@ class SessionServices:
     own_limits: OwnLimitsOf = OwnLimits
     #: calls the operator's servers of tools
     tool_servers: ToolServers = field(default_factory=NoToolServers)
+
+    def servers_for(self, key: SessionKey, execution: str) -> CellServers:
+        """Return the operator's servers of tools, as one cell may use them; `execution` is its id in the audit."""
+        return CellServers(self.tool_servers, Caller(key, execution))
 
     def charge(self, tenant: str) -> Charge:
         """Return what a tenant is charged with for its kernels' messages."""

@@ -64,6 +64,7 @@ class Session(Owner):
                 ended=partial(services.journal.ended, self.key),
                 left=services.journal.left,
                 failed=self._failed,
+                servers=partial(services.servers_for, self.key),
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             ),

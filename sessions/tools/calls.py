@@ -30,10 +30,10 @@ ANSWER_BYTES_MAX = 1024**2
 CALLS_MAX = 10_000
 #: characters of an error's text that the kernel gets; the rest is cut off
 ERROR_MAX = 10_000
-#: language whose kernels have the module `tools`
-TOOLS_LANGUAGE = "python"
 #: why calls end when the cell's client does not come back
 CLIENT_LEFT = "the client that has handed over the tools has left"
+#: why calls end when the gateway ends before their cell
+GATEWAY_STOPPED = "the gateway that would call the tool has been stopped"
 #: name of the errors that are not the tool's own
 _ERROR = "ToolError"
 
@@ -47,8 +47,8 @@ class _Waiting:
     size: int
 
 
-def _ignore(*_arguments: object) -> None:
-    """Do nothing."""
+def ignore(*_arguments: object) -> None:
+    """Do nothing: what a cell whose client has handed over no tools does with calls of the client's tools."""
 
 
 class ToolCalls:
@@ -202,7 +202,7 @@ class ToolCalls:
         for task in self._asking:
             task.cancel()
         self._servers = None
-        self._emit, self._stop = _ignore, _ignore
+        self._emit, self._stop = ignore, ignore
 
     def _take(self, known: str) -> _Waiting:
         waiting = self._waiting.pop(known, None)

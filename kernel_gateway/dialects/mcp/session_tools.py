@@ -7,7 +7,7 @@ import binascii
 import secrets
 from collections.abc import AsyncIterator
 
-from kernel_gateway.dialects.mcp import results
+from kernel_gateway.dialects.mcp import results, variables
 from kernel_gateway.dialects.mcp.calls import Call
 from kernel_gateway.dialects.mcp.rpc import Json
 from kernel_gateway.dialects.mcp.run_code import spec_of
@@ -85,6 +85,8 @@ class SessionTools:
     async def session(self, call: Call) -> Json:
         """Describe, interrupt, restart or end a session."""
         arguments = validated(SessionCall, call.arguments)
+        if arguments.variable is not None and arguments.action != "status":
+            raise InvalidRequest("a variable is shown by the action status alone", field="variable")
         session, name = self._session(call.tenant, arguments.session), arguments.session
         what = "is here"
         match arguments.action:
@@ -97,6 +99,11 @@ class SessionTools:
                 await self._gateway.registry.end(session.key)
                 data = {"session": name, "state": "ended", "busy": False}
                 return results.of_data(f"[session {name}: ended, with its variables and files]", data)
+        shown = variables.Shown()
+        if arguments.variable is not None:
+            shown = await variables.one(session, arguments.variable)
+        elif arguments.action == "status":
+            shown = await variables.listed(session)
         state = session.state
         data = {
             "session": name,
@@ -104,7 +111,9 @@ class SessionTools:
             "busy": state is State.BUSY,
             "language": session.kernelspec.name,
         }
-        return results.of_data(f"[session {name}: {what}; it is {state.value}]", data)
+        return results.of_data(
+            f"[session {name}: {what}; it is {state.value}{shown.note}]", data | shown.data, shown.text
+        )
 
     async def checkpoint(self, call: Call) -> Json:
         """Take checkpoints, list them, return to one, branch from one."""

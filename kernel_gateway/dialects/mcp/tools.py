@@ -8,6 +8,7 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.mcp.rpc import Json
 from kernel_gateway.http.request_body import Body
+from sessions.kernels.variables import NAME_MAX
 
 INSTRUCTIONS = (
     "Runs code in sandboxes that keep their state. A session is one kernel with its own files: variables, imports and "
@@ -22,6 +23,8 @@ CODE_MAX = 1024**2
 CONTENT_MAX = 4 * 1024**2
 #: bytes of a file that one call reads, without and with a limit of its own
 READ_USUAL, READ_MAX = 64 * 1024, 256 * 1024
+#: variables that a status lists
+LISTED_MAX = 100
 
 _Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=64)]
@@ -64,6 +67,9 @@ class SessionCall(Body):
 
     session: _Name = Field(description="name of the session", json_schema_extra=_MIRRORED)
     action: Literal["status", "interrupt", "restart", "end"] = Field(description="what to do")
+    variable: str | None = Field(
+        None, max_length=NAME_MAX, description="name of a variable whose value status shows, in place of the list"
+    )
 
 
 class Checkpoint(Body):
@@ -124,11 +130,35 @@ _FILES: Json = _object(
     size={"type": "integer", "description": "bytes of the whole file"},
     truncated=_FLAG | {"description": "there is more than is shown"},
 )
+_VARIABLE: Json = {
+    "name": _TEXT,
+    "type": _TEXT,
+    "preview": _TEXT | {"description": "beginning of the value, as code writes it"},
+    "shape": {"type": "array", "items": {"type": "integer"}, "description": "of a table or an array"},
+    "length": {"type": "integer"},
+    "bytes": {"type": "integer"},
+    "dtype": _TEXT,
+}
+_VARIABLES: Json = {"type": "array", "items": {"type": "object", "properties": _VARIABLE}}
+_COLUMN: Json = {"type": "object", "properties": {"name": _TEXT, "type": _TEXT}}
 _SESSION: Json = _object(
     session=_TEXT,
     state={"type": "string", "enum": ["starting", "idle", "busy", "asleep", "dead", "ended"]},
     busy=_FLAG,
     language=_TEXT,
+    variables=_VARIABLES | {"description": f"the first {LISTED_MAX} variables by name, while a kernel runs"},
+    variables_total={"type": "integer", "description": "number of all variables"},
+    variable={
+        "type": "object",
+        "description": "the variable that was asked for, with the beginning of its content",
+        "properties": _VARIABLE
+        | {
+            "columns": {"type": "array", "items": _COLUMN},
+            "rows": {"type": "array", "items": {"type": "array", "items": _TEXT}},
+            "entries": _VARIABLES,
+        },
+    },
+    truncated=_FLAG | {"description": "there is more than is shown"},
 )
 _CHECKPOINT: Json = _object(
     checkpoints={
@@ -213,8 +243,10 @@ TOOLS: tuple[Json, ...] = (
     _tool(
         "session",
         "Control a session",
-        "status says whether a session is idle, busy or asleep; interrupt stops its running code and keeps the "
-        "variables; restart gives it a fresh kernel and keeps the files; end removes it with variables and files.",
+        "status says whether a session is idle, busy or asleep, and lists its variables with type, shape and the "
+        "beginning of each, also while code runs; with variable, it shows that one; interrupt stops its running code "
+        "and keeps the variables; restart gives it a fresh kernel and keeps the files; end removes it with variables "
+        "and files.",
         SessionCall,
         _SESSION,
         readOnly=False,

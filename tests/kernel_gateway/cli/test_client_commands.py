@@ -47,6 +47,8 @@ CALLS = [
     ("files", "get", "a"),
     ("files", "put", "/dev/null"),
     ("files", "rm", "a"),
+    ("variables",),
+    ("variables", "a"),
     ("notebook",),
     ("checkpoint",),
     ("checkpoint", "--list"),
@@ -382,6 +384,21 @@ def test_a_notebook_is_exported(
     assert [cell.source for cell in read.cells] == ["40 + 2"]
 
 
+def test_variables_are_listed_and_one_is_shown(
+    out: Callable[..., str], fails: Callable[..., str], gateway: Gateway, session: str
+) -> None:
+    gateway.execute(
+        session, "import pandas as pd; df = pd.DataFrame({'city': ['Oslo'], 'sales': [120]}); n = [1, 'a\\x9b']"
+    )
+    listed = [line.split(maxsplit=2) for line in out("variables", "-s", session).splitlines()]
+    assert [line[:2] for line in listed] == [["df", "pandas.DataFrame"], ["n", "list"], ["pd", "module"]]
+    table = [line.split() for line in out("variables", "-s", session, "df").splitlines()]
+    assert table[1:] == [["city", "sales"], ["Oslo", "120"]]
+    assert [line.split()[-1] for line in out("variables", "-s", session, "n").splitlines()[1:]] == ["1", "'a\\x9b'"]
+    assert json.loads(out("variables", "-s", session, "n", "--json"))["length"] == 2
+    assert "SB066" in fails("variables", "-s", session, "missing")
+
+
 def test_languages_are_listed_with_version_and_packages(out: Callable[..., str], gateway: Gateway) -> None:
     reply = json.loads(out("languages", "--json"))
     assert reply == gateway.call("GET", "/v1/languages").json()
@@ -714,7 +731,13 @@ def test_ctrl_c_ends_a_command_without_a_traceback(fixed: Callable[[bytes], Fixe
         assert child.stderr.read() == b""
 
 
-@pytest.mark.parametrize("command", ["run", "console", "sessions", "files"])
+#: libraries of the service, each of which takes long to load
+SERVICE = {"pydantic", "pydantic_settings", "tornado", "docker", "zmq", "jupyter_client", "structlog", "prompt_toolkit"}
+#: rooms of ours that such a command may load
+CLIENT_ROOMS = {"kernel_gateway.cli", "kernel_gateway.client", "kernel_gateway.client_config", "kernel_gateway.http"}
+
+
+@pytest.mark.parametrize("command", sorted({*CLIENTS, "completion"}))
 def test_a_command_that_is_a_client_loads_nothing_of_the_service_before_it_works(command: str) -> None:
     code = (
         "import contextlib, sys; from kernel_gateway.cli import main\n"
@@ -723,4 +746,7 @@ def test_a_command_that_is_a_client_loads_nothing_of_the_service_before_it_works
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert f"kernel_gateway.cli.{command}" in loaded, "control"
-    assert not {"tornado", "docker", "zmq", "jupyter_client", "structlog", "prompt_toolkit"} & {*loaded}
+    libraries = {name.partition(".")[0] for name in loaded} & SERVICE
+    assert not libraries
+    rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("kernel_gateway.")}
+    assert rooms <= CLIENT_ROOMS

@@ -321,7 +321,7 @@ def test_an_event_that_comes_again_begins_no_second_run() -> None:
 def test_a_session_of_another_language_says_that_it_has_no_tools(gateway: Gateway, with_tools: Make) -> None:
     s = with_tools(search)
     s.create(language="bash")
-    with pytest.raises(GatewayError, match="only Python's cells can call tools"):
+    with pytest.raises(GatewayError, match="languages that can: python"):
         s.run("echo 1")
 
 

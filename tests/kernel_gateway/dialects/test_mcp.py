@@ -576,8 +576,9 @@ def test_a_session_is_described_interrupted_restarted_and_ended(gateway: Gateway
         return told
 
     call(gateway, "run_code", era=era, session=session, code="x = 1")
+    told = control("status")
     idle = {"session": session, "state": "idle", "busy": False, "language": "python"}
-    assert control("status") == idle
+    assert {name: told[name] for name in idle} == idle
     arguments = {"session": session, "code": "import time; time.sleep(100)", "timeout": 120}
     with closing(_opened(gateway, ERAS[era]("tools/call", name="run_code", arguments=arguments))) as connection:
         until(lambda: control("status")["busy"])
@@ -589,6 +590,78 @@ def test_a_session_is_described_interrupted_restarted_and_ended(gateway: Gateway
     assert (after["state"], after["result"]) == ("restarted", "False")
     assert control("end")["state"] == "ended"
     assert control("status")["error"]["code"] == "SB011"
+
+
+SETUP = """
+import pandas as pd
+df = pd.DataFrame({"city": ["Oslo", "Rome"]})
+more = {f"v{n:03}": n for n in range(99)}
+globals().update(more)
+wide = {f"{n} " + "x" * 300: "y" * 300 for n in range(100)}
+"""
+
+
+@both_eras
+def test_a_status_lists_variables_and_shows_one_also_while_a_cell_runs(
+    gateway: Gateway, session: str, era: str
+) -> None:
+    def status(**more: Any) -> dict[str, Any]:
+        return call(gateway, "session", era=era, session=session, action="status", **more)
+
+    call(gateway, "run_code", era=era, session=session, code=SETUP)
+    arguments = {"session": session, "code": "import time; time.sleep(100)", "timeout": 120}
+    with closing(_opened(gateway, ERAS[era]("tools/call", name="run_code", arguments=arguments))):
+        until(lambda: status()["structuredContent"]["busy"])
+        listed = status()
+        told = listed["structuredContent"]
+        assert (told["variables_total"], len(told["variables"]), told["truncated"]) == (104, 100, True)
+        assert told["variables"][0]["shape"] == [2, 1]
+        assert texts(listed)[1].startswith("df: pandas.DataFrame [2, 1] = 2 rows")
+        shown = status(variable="df")["structuredContent"]
+        assert (shown["variable"]["rows"], shown["truncated"]) == ([["Oslo"], ["Rome"]], False)
+        assert status(variable="missing")["structuredContent"]["error"]["code"] == "SB066"
+        call(gateway, "session", era=era, session=session, action="interrupt")
+
+
+def test_a_variable_is_shown_by_a_status_alone(gateway: Gateway, session: str) -> None:
+    call(gateway, "run_code", session=session, code="x = 1")
+    refused = call(gateway, "session", session=session, action="restart", variable="x")
+    assert refused["structuredContent"]["error"]["code"] == "SB002"
+    assert call(gateway, "run_code", session=session, code="x")["structuredContent"]["result"] == "1"
+
+
+#: a kernel that describes too much
+LIES = """
+long = {"name": "n" * 200, "type": "t", "preview": "x" * 10_000}
+wide = {"columns": [{"name": "c" * 200, "type": "t"}] * 50, "rows": [["r" * 200] * 50] * 50, "entries": [long] * 50}
+kernel = get_ipython().kernel
+async def lie(stream, ident, parent):
+    told = {"variable": long | wide} if "name" in parent["content"] else {"variables": [long] * 101, "total": 101}
+    kernel.session.send(stream, "variables_reply", told, parent, ident)
+kernel.control_handlers["variables_request"] = lie
+"""
+
+
+def test_what_a_kernel_says_of_its_variables_is_cut_to_what_clients_read(gateway: Gateway, session: str) -> None:
+    call(gateway, "run_code", session=session, code=LIES)
+    listed = call(gateway, "session", session=session, action="status")
+    shown = call(gateway, "session", session=session, action="status", variable="long")
+    for each in (listed, shown):
+        assert each["structuredContent"]["truncated"]
+        assert len(json.dumps(each)) < 300_000
+
+
+def test_a_status_starts_no_kernel_and_knows_no_variables_of_a_language_without_them(
+    gateway: Gateway, session: str
+) -> None:
+    call(gateway, "run_code", session=session, code="import os; os._exit(1)")
+    dead = call(gateway, "session", session=session, action="status")["structuredContent"]
+    assert (dead["state"], "variables" in dead) == ("dead", False)
+    bash = call(gateway, "run_code", language="bash", code="x=1")["structuredContent"]["session"]
+    assert "variables" not in call(gateway, "session", session=bash, action="status")["structuredContent"]
+    refused = call(gateway, "session", session=bash, action="status", variable="x")
+    assert refused["structuredContent"]["error"]["code"] == "SB002"
+    call(gateway, "session", session=bash, action="end")
 
 
 def test_a_gateway_without_checkpoints_says_so(gateway: Gateway, session: str) -> None:

@@ -71,6 +71,7 @@ def test_a_language_without_them_says_so(gateway: Gateway, session: str) -> None
     gateway.call("POST", "/v1/sessions", json={"name": session, "language": "bash"})
     answer = gateway.call("GET", f"/v1/sessions/{session}/variables")
     assert failure(answer) == (HTTPStatus.BAD_REQUEST, "SB002")
+    assert "languages that can: python" in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("gateway", ["process"], indirect=True)

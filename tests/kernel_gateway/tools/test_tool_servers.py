@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import secrets
 import subprocess
@@ -12,7 +13,10 @@ import pytest
 
 from kernel_gateway.tools.servers import PER_TENANT
 from sessions.store.records import CallBegin, CallEnd, read
+from tests import gateways
 from tests.gateways import Gateway
+from tests.kernel_gateway import e2b, mcp
+from tests.kernel_gateway.jupyter import connected
 from tests.kernel_gateway.tools.conftest import BAD, TOKEN
 from tests.kernel_gateway.tools.hostile_server import ASKED, STOLEN
 
@@ -50,6 +54,52 @@ def test_code_calls_a_tool_of_the_operators_server(served: Gateway, session: str
     )
     assert served.text(session, "from tools.tea import *\nprint(greet('Bo'))") == "hello Bo\n"
     assert served.text(session, "print(search('later cell', limit=1))") == "{'rows': ['later cell 0']}\n"
+
+
+@process_only
+def test_code_calls_a_tool_over_mcp_and_e2b(served: Gateway, session: str) -> None:
+    greets = "from tools import tea; tea.greet('Ann')"
+    answer = mcp.call(served, "run_code", session=session, code=greets)
+    assert answer["structuredContent"]["result"] == "'hello Ann'"
+    with e2b.boxed(served) as box:
+        assert box.text(greets) == "hello Ann"
+
+
+@process_only
+async def test_cells_of_jupyters_websocket_call_tools_and_no_client_sees_the_calls(
+    served: Gateway, session: str
+) -> None:
+    await asyncio.to_thread(served.execute, session, "1")
+    async with connected(served, session) as client:
+        seen = await client.execute("from tools import tea; print(tea.greet('Ann'))")
+        shown = [message["content"]["text"] for message in seen if message["header"]["msg_type"] == "stream"]
+        assert shown == ["hello Ann\n"]
+        assert "tool_call" not in {message["header"]["msg_type"] for message in seen}
+        assert await client.text("print(tea.greet('Bo'))") == "hello Bo\n"
+    records = list(read(served.state_dir / "audit.db"))
+    assert [
+        each.what.tool for each in records if isinstance(each.what, CallBegin) and each.what.session == session
+    ] == [
+        "greet",
+        "greet",
+    ]
+
+
+#: publishes calls that nobody waits for
+FLOODS = """
+from tools import tea
+for n in range(10_001):
+    tea._calls._publish(tea._calls._cell, {"call": str(n), "server": "none", "name": "x", "arguments": {}})
+import time; time.sleep(100)
+"""
+
+
+@process_only
+async def test_a_cell_of_jupyters_websocket_that_floods_calls_is_stopped(served: Gateway, session: str) -> None:
+    await asyncio.to_thread(served.execute, session, "1")
+    async with connected(served, session) as client:
+        assert "called tools more than 10000 times" in await client.text(FLOODS)
+        assert await client.text("print(tea.greet('Bo'))") == "hello Bo\n"
 
 
 @process_only
@@ -167,3 +217,30 @@ def test_each_call_is_audited_and_counted_without_its_arguments(served: Gateway,
     printed = subprocess.run([*command, "--session", session], check=True, capture_output=True, text=True).stdout
     lines = [json.loads(line) for line in printed.splitlines()]
     assert [line.get("tool", line.get("outcome")) for line in lines] == [None, "greet", "ok", "ok"]
+
+
+#: the command line, in an environment without the libraries of the extra `mcp`
+LACKS = """
+import sys
+sys.modules |= dict.fromkeys(["mcp", "mcp_types", "httpx2"])
+from kernel_gateway.cli import main
+sys.exit(main())
+"""
+WITHOUT = (sys.executable, "-c", LACKS)
+
+
+def test_without_the_extra_the_gateway_serves_and_speaks_mcp_itself() -> None:
+    with gateways.gateway("process", command=WITHOUT) as gateway:
+        answer = mcp.call(gateway, "run_code", code="40 + 2")
+        assert answer["structuredContent"]["result"] == "42"
+
+
+def test_without_the_extra_servers_of_tools_are_refused_at_the_start(tmp_path: Path) -> None:
+    servers = json.dumps({"tea": {"url": "http://127.0.0.1:9/mcp", "tenants": ["*"]}})
+    command = [*WITHOUT, "serve", "--isolation", "process", "--state-dir", str(tmp_path), "--port", "0"]
+    ran = subprocess.run([*command, "--tool-servers", servers], check=False, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    [told] = [line for line in ran.stderr.splitlines() if line.startswith("kernel-gateway: ")]
+    assert "tool_servers needs `pip install 'sandboxed-kernel-gateway[mcp]'`" in told
+    assert told.endswith("(SB002)")
+    assert "Traceback" not in ran.stderr

@@ -61,6 +61,12 @@ def test_a_language_is_found_by_all_of_its_names(folder: Path, name: str) -> Non
     assert KernelSpecs(folder).find(name).name == "python"
 
 
+def test_who_asks_a_kernel_for_what_it_cannot_do_is_told_which_languages_can(folder: Path) -> None:
+    add(folder, "able", tools=True)
+    refused = KernelSpecs(folder).find("python").cannot("tools", "call tools")
+    assert refused.message == "Python cannot call tools; languages that can: able"
+
+
 @pytest.mark.parametrize("name", ["ruby", "", "pyt", "python ", "../python", "x" * 100_000])
 def test_a_refused_unknown_language_lists_the_known_ones(folder: Path, name: str) -> None:
     with pytest.raises(InvalidRequest, match="known: deno, python") as refused:

@@ -422,12 +422,16 @@ class Settings(BaseSettings):
             raise ValueError("egress_allow needs egress_dns: the name servers that the egress proxy asks")
         if self.egress and self.isolation == "process":
             raise ValueError("egress_allow needs a sandbox: isolation `process` cannot keep code from any host")
-        if self.isolation == "kubernetes" and (self.egress or self.wheels):
-            raise ValueError("isolation `kubernetes` has no egress proxy and no directory of wheels: leave them out")
         if self.idle_timeout > self.max_idle_timeout:
             raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:
             raise ValueError("execute_timeout is above max_execute_timeout")
+        return self
+
+    @model_validator(mode="after")
+    def _possible_in_a_cluster(self) -> Self:
+        if self.isolation == "kubernetes" and (self.egress or self.wheels is not None):
+            raise ValueError("isolation `kubernetes` has no egress proxy and no directory of wheels: leave them out")
         return self
 
     def valid_idle_timeout(self, seconds: float | None) -> float:

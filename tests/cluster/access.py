@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -57,7 +60,7 @@ def wait_for(met: Callable[[], object], seconds: float = PATIENCE) -> None:
 
 
 @contextlib.contextmanager
-def gateway(**settings: str) -> Iterator[Gateway]:
+def gateway(*, must_be_ready: bool = True, **settings: str) -> Iterator[Gateway]:
     """A gateway whose kernels are Pods of the cluster."""
     usual = {
         "image": IMAGE,
@@ -67,5 +70,25 @@ def gateway(**settings: str) -> Iterator[Gateway]:
         "memory": "256m",
         "cpus": "0.5",
     }
-    with gateways.gateway("kubernetes", **(usual | settings)) as serving:
+    with gateways.gateway("kubernetes", must_be_ready=must_be_ready, **(usual | settings)) as serving:
         yield serving
+
+
+def pod_of(serving: Gateway, session: str) -> str:
+    """Return the name of the Pod of a session's kernel."""
+    key = serving.admin_key()
+    answer = serving.http.get(f"{serving.url}/v1/admin/sessions", headers={"Authorization": f"Bearer {key}"})
+    (found,) = [each["container"] for each in answer.json()["sessions"] if each["name"] == session]
+    return str(found)
+
+
+def cluster(*command: str) -> None:
+    """Run a step of cluster.sh."""
+    subprocess.run([Path(__file__).parent / "cluster.sh", *command], check=True, capture_output=True, timeout=120)
+
+
+def end_program(name: str) -> None:
+    """Kill a program of the cluster, by the process id that cluster.sh has recorded."""
+    pid = int((CACHE / "run" / f"{name}.pid").read_text())
+    os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])

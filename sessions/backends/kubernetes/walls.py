@@ -144,14 +144,17 @@ async def _reach(
                 "the gateway cannot reach a kernel's Pod: its address must be among those of `gateway`, or its Pod "
                 "must have the gateway's label"
             )
+    for name in witnesses:
+        if not await _connects(at[name]):
+            raise NotInitialized("the control of the proof fails: the gateway does not reach a Pod without a policy")
     everything = [*at.values(), *outside]
     asked = [_asked(cluster, name, [target for target in everything if target != at[name]]) for name in at]
     answers = dict(zip(at, await asyncio.gather(*asked), strict=True))
     reached = {name: {(host, port) for host, port in answer["reached"]} for name, answer in answers.items()}
     for name in witnesses:
         others = {at[each] for each in witnesses if each != name} | {cluster.address}
-        if not others <= reached[name]:
-            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {others}")
+        if missed := others - reached[name]:
+            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {missed}")
         if through := reached[name] & {at[each] for each in kernels}:
             raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
     for name in kernels:

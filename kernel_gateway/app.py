@@ -329,6 +329,7 @@ class Service:
             inventory=lambda: self.backend.inventory,
             golden_images=lambda: self.backend.golden_images,
             sleep=lambda: self.backend.sleep.ability,
+            pauses=lambda: self.backend.pauses,
             allowed_hosts=self._allowed_hosts(),
             origins=Origins(self.settings.allowed_origins),
             sockets=OpenSockets(self.settings, self.metrics.connections),

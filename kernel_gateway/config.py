@@ -31,15 +31,18 @@ from kernel_gateway.setting_types import (
     Count,
     Hosts,
     Keys,
+    Labels,
     Memory,
     Modules,
     Names,
     NameServers,
+    Networks,
     Origins,
     Seconds,
     SomeBytes,
     SomeSeconds,
     Tenants,
+    Tolerations,
     ToolServers,
 )
 from sessions.model.errors import InvalidRequest
@@ -69,6 +72,7 @@ class Group(StrEnum):
     ADDRESS = "Address and https"
     KEYS = "Keys"
     PLACE = "Where kernels run"
+    KUBERNETES = "Kernels in a Kubernetes cluster"
     EGRESS = "Hosts that kernels may reach"
     KERNEL = "One kernel and its cells"
     LIFE = "Life of sessions"
@@ -87,6 +91,7 @@ def _group(group: Group) -> partial[Any]:
 _address = _group(Group.ADDRESS)
 _keys = _group(Group.KEYS)
 _place = _group(Group.PLACE)
+_kubernetes = _group(Group.KUBERNETES)
 _egress = _group(Group.EGRESS)
 _kernel = _group(Group.KERNEL)
 _life = _group(Group.LIFE)
@@ -114,10 +119,10 @@ class Settings(BaseSettings):
     allowed_origins: Origins = _address(
         [], description="origins of web pages that may use the gateway, with commas; * for all"
     )
-    isolation: Literal["auto", "docker", "process"] = _place(
+    isolation: Literal["auto", "docker", "kubernetes", "process"] = _place(
         "auto",
-        description="where kernels run: docker, process (no sandbox), or auto: docker; process only without keys, "
-        "where no engine has ever answered",
+        description="where kernels run: docker, kubernetes, process (no sandbox), or auto: docker; process only "
+        "without keys, where no engine has ever answered",
     )
     runtime: str = _place("runsc", description="the engine's runtime for kernels; runc is used only when set here")
     image: str = _place(USUAL_IMAGE, description="the kernels' image")
@@ -128,6 +133,45 @@ class Settings(BaseSettings):
         None, description="directory with wheels that sessions may install with pip; absolute, on the engine's machine"
     )
     network: str = _place("kernel-gateway", description="the kernels' network; made if it is absent")
+    kubernetes_config: Path | None = _kubernetes(
+        None, description="kubeconfig file of the cluster; none: the cluster in which the gateway itself is a Pod"
+    )
+    kubernetes_namespace: str = _kubernetes(
+        "kernel-gateway", description="namespace of the kernels' Pods, which is there already"
+    )
+    kubernetes_runtime_class: str = _kubernetes(
+        "gvisor",
+        min_length=1,
+        description="RuntimeClass of the kernels, which is proven to be gVisor; only with `runc` they have the nodes' "
+        "own runtime, and share the node's kernel",
+    )
+    kubernetes_image_pull_policy: Literal["IfNotPresent", "Always", "Never"] = _kubernetes(
+        "IfNotPresent", description="when nodes pull the kernels' image: IfNotPresent, Always or Never"
+    )
+    kubernetes_node_selector: Labels = _kubernetes(
+        {}, description="labels of the nodes that kernels may run on: name=value, with commas"
+    )
+    kubernetes_tolerations: Tolerations = _kubernetes(
+        [],
+        description='taints of nodes that kernels tolerate: JSON in the API\'s form, `[{"key": "…", "operator": '
+        '"Exists"}]`',
+    )
+    kubernetes_priority_class: str = _kubernetes("", description="PriorityClass of the kernels; empty: the cluster's")
+    kubernetes_lost_node_seconds: int = _kubernetes(
+        5,
+        ge=0,
+        description="seconds that a node may be lost until its kernels are given up, and their sessions told; "
+        "the cluster itself takes about 50 s more to call a node lost",
+    )
+    kubernetes_gateway_label: Labels = _kubernetes(
+        {"kernel-gateway/gateway": "true"},
+        description="labels of the gateway's own Pod, which alone may connect to kernels: name=value, with commas",
+    )
+    kubernetes_gateway_address: Networks = _kubernetes(
+        [],
+        description="addresses of a gateway outside the cluster, which may connect to kernels in place of such a Pod: "
+        "in CIDR form, with commas",
+    )
     egress_allow: Hosts = _egress(
         [],
         description="hosts that sessions with network `allowlist` may reach: name or name:port, with commas; none: off",
@@ -309,7 +353,8 @@ class Settings(BaseSettings):
     memory: Memory = _kernel(512 * MIB, description="memory per kernel, at least 128m")
     max_total_memory: SomeBytes | None = _tenants(
         None,
-        description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory",
+        description="memory of all kernels together, by their limits; 0: no limit; none: twice this machine's memory, "
+        "or with isolation `kubernetes` no limit",
     )
     temporary: Bytes | None = _kernel(
         None,
@@ -378,6 +423,12 @@ class Settings(BaseSettings):
             raise ValueError("idle_timeout is above max_idle_timeout")
         if self.execute_timeout > self.max_execute_timeout:
             raise ValueError("execute_timeout is above max_execute_timeout")
+        return self
+
+    @model_validator(mode="after")
+    def _possible_in_a_cluster(self) -> Self:
+        if self.isolation == "kubernetes" and (self.egress or self.wheels is not None):
+            raise ValueError("isolation `kubernetes` has no egress proxy and no directory of wheels: leave them out")
         return self
 
     def valid_idle_timeout(self, seconds: float | None) -> float:
@@ -510,6 +561,8 @@ class Settings(BaseSettings):
         """
         if self.max_total_memory is not None:
             return self.max_total_memory
+        if self.isolation == "kubernetes":
+            return 0  # the cluster's scheduler knows the memory of the nodes
         return OVERCOMMIT * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
     @property

@@ -69,6 +69,8 @@ class Gateway:
     golden_images: Callable[[], Ability]
     #: returns whether idle sessions can sleep, and the reason
     sleep: Callable[[], Ability]
+    #: returns whether sandboxes can be paused, and the reason
+    pauses: Callable[[], Ability]
     #: values of the Host header that the gateway answers to; empty means every value
     allowed_hosts: frozenset[str]
     origins: Origins

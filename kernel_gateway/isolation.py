@@ -17,12 +17,14 @@ from sessions.backends.abilities import Finding
 from sessions.backends.base import KERNEL_IMAGE, Backend
 from sessions.backends.process import ProcessBackend
 from sessions.model.egress import host_and_port
+from sessions.model.errors import InvalidRequest
 from sessions.model.kernelspecs import KernelSpecs
 from sessions.store.reserve import room_in
 from sessions.store.sync import disk_full_error
 
 if TYPE_CHECKING:
     from sessions.backends.docker.profile import DockerSettings
+    from sessions.backends.kubernetes import KubernetesBackend
 
 log = structlog.get_logger()
 
@@ -44,9 +46,14 @@ def make_backend(
         egress_secret: secret from which the passwords for the egress proxy are made.
         specs: kernelspecs of all languages.
         key: returns the installation's key, which encrypts sleeping memory.
+
+    Raises:
+        InvalidRequest: when the library that speaks with a cluster is needed and not installed.
     """
     if settings.isolation == "process":
         return _processes(settings)
+    if settings.isolation == "kubernetes":
+        return _kubernetes(settings, instance)
     from sessions.backends import docker  # noqa: PLC0415 - the engine's client takes a tenth of a start
 
     if settings.isolation == "auto" and not docker.engine_answers():
@@ -68,6 +75,34 @@ def _who_relies_on_a_sandbox(settings: Settings) -> str | None:
 
 def _processes(settings: Settings) -> ProcessBackend:
     return ProcessBackend(settings.state_dir.expanduser() / "workspaces")
+
+
+def _kubernetes(settings: Settings, instance: str) -> KubernetesBackend:
+    try:
+        from sessions.backends import kubernetes  # noqa: PLC0415 - only this isolation needs the cluster's client
+    except ImportError as error:
+        why = f"isolation `kubernetes` needs `pip install 'sandboxed-kernel-gateway[kubernetes]'`: {error}"
+        raise InvalidRequest(why, field="isolation") from error
+    by_name = settings.kubernetes_runtime_class == "runc"
+    return kubernetes.KubernetesBackend(
+        kubernetes.KubernetesSettings(
+            settings.image,
+            instance,
+            settings.kubernetes_namespace,
+            "" if by_name else settings.kubernetes_runtime_class,
+            gvisor=not by_name,
+            kubeconfig=str(settings.kubernetes_config or ""),
+            pull_policy=settings.kubernetes_image_pull_policy,
+            node_selector=settings.kubernetes_node_selector,
+            tolerations=tuple(settings.kubernetes_tolerations),
+            priority_class=settings.kubernetes_priority_class,
+            node_lost=settings.kubernetes_lost_node_seconds,
+            gateway_labels=settings.kubernetes_gateway_label,
+            gateway=tuple(settings.kubernetes_gateway_address),
+            files=settings.files,
+            temporary=settings.temporary_bytes,
+        )
+    )
 
 
 def _docker_settings(
@@ -110,6 +145,9 @@ def examine(settings: Settings, *, tried: bool = True) -> Iterator[Finding]:
     yield _state_disk(settings.state_dir.expanduser())
     if settings.isolation == "process":
         yield Finding("isolation", None, detail=ProcessBackend.isolation)
+        return
+    if settings.isolation == "kubernetes":
+        yield from _kubernetes(settings, "doctor").examine(tried=tried)
         return
     from sessions.backends import docker  # noqa: PLC0415 - as above
 

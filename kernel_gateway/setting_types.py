@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import keyword
 import re
@@ -115,6 +116,29 @@ def _name_servers(value: object) -> object:
     return [name_server(str(each)) for each in servers] if isinstance(servers, list) else servers
 
 
+def _networks(value: object) -> object:
+    """Split a list of networks, and check that each item is one in CIDR form, or one address."""
+    networks = _names(value)
+    return [str(ipaddress.ip_network(str(each))) for each in networks] if isinstance(networks, list) else networks
+
+
+def _labels(value: object) -> object:
+    """Parse `name=value,name=value` into a dict."""
+    if not isinstance(value, str):
+        return value
+    pairs = [item.partition("=") for item in _items(value)]
+    if not all(name and separator for name, separator, _ in pairs):
+        raise ValueError("each must be name=value")
+    return {name: label for name, _, label in pairs}
+
+
+def _tolerations(value: object) -> object:
+    try:
+        return json.loads(value or "[]") if isinstance(value, str) else value
+    except json.JSONDecodeError as error:
+        raise ValueError(f"no JSON: {error}") from error
+
+
 def _origins(value: object) -> object:
     """Split a list of origins, and check that each item has the form that browsers send."""
     origins = _names(value)
@@ -145,6 +169,11 @@ Modules = Annotated[list[str] | None, NoDecode, BeforeValidator(_modules)]
 Hosts = Annotated[list[str], NoDecode, BeforeValidator(_hosts)]
 NameServers = Annotated[list[str], NoDecode, BeforeValidator(_name_servers)]
 Origins = Annotated[list[str], NoDecode, BeforeValidator(_origins)]
+Networks = Annotated[list[str], NoDecode, BeforeValidator(_networks)]
+#: value of a label by its name
+Labels = Annotated[dict[str, str], NoDecode, BeforeValidator(_labels)]
+#: tolerations of a Pod in the API's form, which the API checks
+Tolerations = Annotated[list[dict[str, str | int]], NoDecode, BeforeValidator(_tolerations)]
 #: tenant by key
 Keys = Annotated[dict[str, str], NoDecode, BeforeValidator(_keys)]
 #: tenant and secret by id

@@ -58,8 +58,13 @@ class Checkout:
                 shutil.copy2(ROOT / name, folder / name)
         return cls(folder, command)
 
-    def build(self) -> None:
-        """Build both images."""
+    def build(self, *services: str, image: str = GATEWAY_IMAGE) -> None:
+        """Build the images of these services, or both images.
+
+        Args:
+            services: names of services.
+            image: tag of the gateway's image.
+        """
         if bundle := os.environ.get("PIP_CERT"):  # noqa: TID251 - as in kernel_image/build.sh
             for context in (self.folder, self.folder / "kernel_image"):
                 shutil.copyfile(bundle, context / "ca.pem")
@@ -69,11 +74,11 @@ class Checkout:
             said = subprocess.run(["apt-config", "dump", "Acquire"], check=True, capture_output=True, text=True).stdout
             (self.folder / "kernel_image/apt.conf").write_text(said)
         with closing(docker.from_env()) as client:
-            before = _image_id(client, GATEWAY_IMAGE)
-            done = self.compose("build", **environment())
+            before = _image_id(client, image)
+            done = self.compose("build", *services, **environment() | {"GATEWAY_IMAGE": image})
             assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-            assert _image_id(client, KERNEL_IMAGE)
-            if before and before != _image_id(client, GATEWAY_IMAGE):
+            assert services or _image_id(client, KERNEL_IMAGE)
+            if before and before != _image_id(client, image):
                 with suppress(APIError):  # a container of an aborted run uses it
                     client.images.remove(before)  # it has lost its name to the new image
 

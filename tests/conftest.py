@@ -24,6 +24,7 @@ from xdist.remote import Producer
 from sessions.backends.docker.engine.engine import connect
 from sessions.kernels import sockets
 from sessions.model.errors import SessionError
+from tests import helm
 from tests.cluster.access import is_up as cluster_is_up
 from tests.fakes import FakeBackend, World, world_over
 from tests.figures import FIGURES
@@ -127,6 +128,7 @@ WANTED: dict[str, tuple[Callable[[], bool], str]] = {
     "cluster": (cluster_is_up, "no cluster beside this process: `make test-cluster`"),
     "curl": (lambda: shutil.which("curl") is not None, "no curl"),
     "engine": (_engine_is_there, "no Docker engine with runsc: `make engine`"),
+    "helm": (helm.is_there, "no Helm: `make helm`"),
     "promtool": (_promtool_is_there, "no promtool: `make promtool`"),
 }
 

@@ -762,6 +762,7 @@ class FakeBackend:
         self.keeps_files = False
         #: as if kernels were containers
         self.keeps_kernels = True
+        self.pauses = Ability(on=True, detail="scripted kernels can be paused")
         #: as if workspaces had a disk of this size; 0: they have none
         self.room = 0
         #: while it is not set, all starts wait

@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from kernel_gateway.cli.flags import shown
-from kernel_gateway.config import settings_by_group
+from kernel_gateway.config import Settings, settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert
 from sessions.session.states import MOVES
@@ -224,6 +224,24 @@ PARTS: dict[str, tuple[Callable[[], str], ...]] = {
 }
 
 
+CHART_VALUES = "kernel_gateway/operating/chart/values.schema.json"
+#: settings that the chart gives itself, or that are secret and so come from a Secret
+NO_VALUES = frozenset(
+    {
+        *("access_keys", "admin_key", "host", "isolation", "keys", "kubernetes_config", "kubernetes_gateway_address"),
+        *("kubernetes_gateway_label", "kubernetes_namespace", "port", "state_dir"),
+    }
+)
+
+
+def chart_values() -> str:
+    """Return the schema of the chart's values, with the names of all settings."""
+    schema = json.loads((ROOT / CHART_VALUES).read_text())
+    names = schema["properties"]["settings"]["propertyNames"]
+    names["enum"] = sorted(name for name in Settings.model_fields if name not in NO_VALUES)
+    return json.dumps(schema, indent=2) + "\n"
+
+
 def with_part(text: str, name: str, part: str) -> str:
     """Return a page's text with a part between the marks of that name."""
     marks = rf"(<!-- {name} -->\n).*?((?:# )?<!-- /{name} -->)"
@@ -234,6 +252,8 @@ def with_part(text: str, name: str, part: str) -> str:
 
 def filled(path: str) -> str:
     """Return a page's text with its generated parts up to date."""
+    if path == CHART_VALUES:  # a form without remarks has no place for marks
+        return chart_values()
     text = (ROOT / path).read_text()
     for make in PARTS[path]:
         text = with_part(text, make.__name__, make())
@@ -241,5 +261,5 @@ def filled(path: str) -> str:
 
 
 if __name__ == "__main__":
-    for page in PARTS:
+    for page in (*PARTS, CHART_VALUES):
         (ROOT / page).write_text(filled(page))

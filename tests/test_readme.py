@@ -10,14 +10,14 @@ import pytest
 from kernel_gateway.config import Settings, load
 from tests.clients.tested import TESTED, passed_in
 from tests.gateways import KEYS, gateway
-from tests.readme import FIGURES, PARTS, ROOT, clients, figures, filled
+from tests.readme import CHART_VALUES, FIGURES, PARTS, ROOT, clients, figures, filled
 
 MIB = 1024**2
 README = (ROOT / "README.md").read_text()
 PAGES = [README, *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("path", PARTS)
+@pytest.mark.parametrize("path", [*PARTS, CHART_VALUES])
 def test_generated_parts_are_up_to_date(path: str) -> None:
     assert filled(path) == (ROOT / path).read_text(), "run `make readme`"
 

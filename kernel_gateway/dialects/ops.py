@@ -30,7 +30,11 @@ class ReadyHandler(BaseHandler):
         """Answer that the gateway is ready, or the reason why it is not."""
         trouble = self.gateway.trouble()
         if trouble is None:
-            abilities = {"golden_images": self.gateway.golden_images(), "sleep": self.gateway.sleep()}
+            abilities = {
+                "golden_images": self.gateway.golden_images(),
+                "sleep": self.gateway.sleep(),
+                "pauses": self.gateway.pauses(),
+            }
             told = {name: {"on": ability.on, "detail": ability.detail} for name, ability in abilities.items()}
             self.finish_json({"ready": True, **told})
         else:

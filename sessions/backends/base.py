@@ -268,6 +268,10 @@ class Backend(Protocol):
         """Whether kernels are restored from golden images, in which their modules are already imported."""
 
     @property
+    def pauses(self) -> Ability:
+        """Whether `KernelHandle.pause` can freeze kernels."""
+
+    @property
     def inventory(self) -> Inventory | None:
         """The installed interpreters and packages. None before `prepare` has succeeded."""
 

@@ -70,6 +70,7 @@ class Pool:
         """
         self._backend = backend
         self.keeps_files = backend.keeps_files
+        self.pauses = backend.pauses
         self._starts = starts
         self._settings = settings
         self._clock = clock

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 
 import structlog
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle
 from sessions.guest.processes import list_processes
 from sessions.model.checkpoint import InUse
-from sessions.model.errors import SandboxNotFound, SessionClosed, SessionError
+from sessions.model.errors import InvalidRequest, SandboxNotFound, SessionClosed, SessionError
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox.commands import Commands
@@ -53,6 +54,10 @@ class Pausable(Protocol):
     @property
     def container(self) -> KernelHandle | None:
         """Its own container, if there is one."""
+
+    @property
+    def pauses(self) -> Ability:
+        """Whether containers can be frozen."""
 
     @property
     def can_sleep(self) -> bool:
@@ -121,8 +126,11 @@ class Pausing:
             a task that is done when all containers are frozen, or have ended after their memory was written.
 
         Raises:
+            InvalidRequest: when containers cannot be frozen here.
             LedgerUnavailable: when the pause cannot be recorded; nothing has changed.
         """
+        if not self._sandbox.pauses.on:
+            raise InvalidRequest(f"this gateway cannot pause a sandbox: {self._sandbox.pauses.detail}")
         if not self.paused:
             self._sandbox.amend(paused_at=self._sandbox.age())
         return spawn(self._freeze(), f"pause {self._sandbox.key}")

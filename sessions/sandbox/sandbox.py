@@ -14,6 +14,7 @@ from typing import Any
 
 import structlog
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
 from sessions.guest.paths import directory_path
 from sessions.guest.tools import responds_within
@@ -128,6 +129,11 @@ class Sandbox(Owner):
     def can_sleep(self) -> bool:
         """Whether its kernels can be written to disk, where its files are already."""
         return self._services.kernels.keeps_files and self._services.kernel_memory.ability.on
+
+    @property
+    def pauses(self) -> Ability:
+        """Whether it can be paused."""
+        return self._services.kernels.pauses
 
     # -- its own container ----------------------------------------------------------------------------------
 

@@ -105,12 +105,17 @@ class Sandboxes(Owners[Sandbox]):
             self.end(sandbox.key, f"it reached its maximum lifetime of {sandbox.spec.lifetime:g} s")
 
     def pause_at_end(self, sandbox: Sandbox) -> bool:
-        """Begin the pause of a sandbox whose lifetime is over, if its client wants that.
+        """Begin the pause of a sandbox whose lifetime is over, if its client wants that and the backend can.
 
         Returns:
             whether the sandbox is paused, for this reason or another.
         """
-        over = sandbox.spec.auto_pause and not sandbox.closed and 0 < sandbox.spec.lifetime <= sandbox.age()
+        over = (
+            sandbox.spec.auto_pause
+            and sandbox.pauses.on
+            and not sandbox.closed
+            and 0 < sandbox.spec.lifetime <= sandbox.age()
+        )
         if over and not sandbox.pausing.paused and sandbox.left_container is None:
             sandbox.pausing.begin()
         return sandbox.pausing.paused

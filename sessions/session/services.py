@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle, Launch
 from sessions.model.egress import EgressTenants
 from sessions.model.tenant_limits import OwnLimits, OwnLimitsOf
@@ -31,6 +32,10 @@ class KernelSource(Protocol):
     @property
     def keeps_files(self) -> bool:
         """Whether a workspace outlives the containers that use it. Otherwise it is deleted with the last of them."""
+
+    @property
+    def pauses(self) -> Ability:
+        """Whether containers can be frozen."""
 
     async def acquire(self, launch: Launch) -> Kernel:
         """Return a kernel that has answered, for one session only.

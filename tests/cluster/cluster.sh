@@ -4,6 +4,7 @@
 #   cluster.sh build     build the programs from their Go modules, into the cache folder; about 15 minutes once
 #   cluster.sh up        start the cluster, in about ten seconds; images are imported when they have changed
 #   cluster.sh run CMD   run a command beside the control plane, from where Pods can be reached
+#   cluster.sh add_image NAME   give both nodes one more image of the engine
 #   cluster.sh down      end everything that `up` has started
 #
 # README.md beside this file gives the reason for each unusual step.
@@ -286,6 +287,13 @@ import() { # NODE HOME: unless the node's containerd has these images from the l
   cp "$CACHE/images.id" "$CACHE/node$1.id"
 }
 
+add_image() { # NAME: one more image of the engine for both nodes
+  local n
+  docker save --output "$RUN/added.tar" "$1"
+  for n in 1 2; do "$BIN/ctr" -a "$RUN/node$n/containerd.sock" -n k8s.io images import "$RUN/added.tar"; done
+  rm "$RUN/added.tar"
+}
+
 # --- policies ------------------------------------------------------------------------------------------
 
 start_policies() { # NODE: the program that enforces network policies
@@ -317,6 +325,8 @@ start_policies() { # NODE: the program that enforces network policies
 make_objects() {
   api POST /apis/node.k8s.io/v1/runtimeclasses \
     '{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "gvisor"}'
+  api POST /apis/node.k8s.io/v1/runtimeclasses \
+    '{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "plain"}, "handler": "runc"}'
   api POST /apis/scheduling.k8s.io/v1/priorityclasses \
     '{"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "urgent"}, "value": 1000}'
   api POST /api/v1/namespaces "{\"metadata\": {\"name\": \"$NAMESPACE\", \"labels\": {\"pod-security.kubernetes.io/enforce\": \"restricted\"}}}"
@@ -401,6 +411,6 @@ for pod in json.load(sys.stdin)["items"]: print(pod["metadata"]["namespace"] + "
 }
 
 case ${1:-} in
-build | up | down | run | inside_node | start_policies | start_api) "$@" ;;
+build | up | down | run | add_image | inside_node | start_policies | start_api) "$@" ;;
 *) die 'usage: cluster.sh build | up | run COMMAND | down' ;;
 esac

@@ -106,6 +106,11 @@ class DockerBackend:
         return self._starter.golden.ability
 
     @property
+    def pauses(self) -> Ability:
+        """On, because the engine can freeze containers."""
+        return Ability(on=True, detail="the engine freezes containers")
+
+    @property
     def leftovers(self) -> int:
         """Number of containers and volumes whose removal has failed and is retried."""
         return self._engine.failing

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
+from typing import Any
 
 import structlog
 
-from sessions.backends.abilities import Ability
+from sessions.backends.abilities import Ability, Finding
 from sessions.backends.base import Launch
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.kubernetes.cluster import Cluster, Refused, unavailable
+from sessions.backends.kubernetes.doctor import examine
 from sessions.backends.kubernetes.handle import PodHandle
 from sessions.backends.kubernetes.profile import (
     FIRST_PORT,
@@ -27,9 +29,12 @@ from sessions.backends.kubernetes.profile import (
     PRIVATE,
     PYTHON,
     WORKSPACE,
+    WORKSPACE_LABEL,
     KubernetesSettings,
+    digest,
     environment,
     kernel_pod,
+    limits_of,
     network_policy,
 )
 from sessions.backends.kubernetes.walls import prove
@@ -47,7 +52,6 @@ from sessions.model.errors import (
 from sessions.model.kernelspecs import Inventory
 from sessions.model.stopwatch import Stage, lap
 from sessions.model.tasks import gather_all, spawn
-from sessions.model.values import Limits
 
 __all__ = ["KubernetesBackend", "KubernetesSettings"]
 
@@ -73,7 +77,7 @@ class KubernetesBackend:
         self.isolation = f"kubernetes with runtime class {settings.runtime_class or 'of the nodes'}" + (
             " (gVisor)" if settings.gvisor else " (no gVisor: kernels share the node's kernel)"
         )
-        self.sleep = NoSleep("Kubernetes cannot write the memory of Pods to disk")
+        self.sleep = NoSleep("Kubernetes cannot write the memory of Pods to disk, so there are no checkpoints either")
         self.inventory: Inventory | None = None
         self._cluster = Cluster(settings)
         self._handles: dict[str, PodHandle] = {}
@@ -81,7 +85,11 @@ class KubernetesBackend:
         self._latest: dict[str, PodHandle] = {}
         self._gvisor = False
         self._proven = False
+        #: whether Pods of a proof may run
+        self._proving = False
         self._watching: asyncio.Task[None] | None = None
+        #: whether an earlier gateway's Pods are adopted, so that all others belong to nobody
+        self._adopted = False
         self._away = False
         self._doubt_listeners: list[Callable[[], None]] = []
 
@@ -111,6 +119,16 @@ class KubernetesBackend:
         return Ability(on=False, detail="Kubernetes restores no Pods")
 
     @property
+    def pauses(self) -> Ability:
+        """Off, because the cluster cannot freeze Pods."""
+        return Ability(on=False, detail="Kubernetes cannot freeze Pods")
+
+    def examine(self, *, tried: bool) -> Iterator[Finding]:
+        """Check whether the cluster has what kernels need; `tried`: also start the Pods of the proof."""
+        off = {"golden images": self.golden_images, "sleep": self.sleep.ability, "pauses": self.pauses}
+        return examine(self.settings, tried=tried, off=off)
+
+    @property
     def leftovers(self) -> int:
         """Number of Pods whose removal is not confirmed."""
         return sum(handle.leftover for handle in self._handles.values())
@@ -133,11 +151,13 @@ class KubernetesBackend:
         try:
             changed = await self._cluster.ensure_policy(network_policy(self.settings))
             if changed or not self._proven:
-                self._proven = False
+                self._proven, self._proving = False, True
                 proven = await prove(self._cluster, self.settings)
                 self._gvisor, self.inventory, self._proven = proven.gvisor, proven.inventory, True
         except Refused as error:
             raise NotInitialized(f"the cluster refuses the network policy of kernels: {error}") from error
+        finally:
+            self._proving = False
         self._away = False
         if self._watching is None:
             self._watching = spawn(self._watch(), "watch of Pods")
@@ -155,6 +175,8 @@ class KubernetesBackend:
                         handle.note(there[handle.id])
                     else:
                         handle.note_missing()
+                if self._adopted and not self._proving:
+                    await self._remove_unknown(pods)
                 async with aclosing(self._cluster.watch(version)) as changes:
                     async for kind, pod in changes:
                         if kind == "ERROR":  # the version is too old for the API
@@ -164,10 +186,15 @@ class KubernetesBackend:
             self._note_answer(away=True)
             await asyncio.sleep(AGAIN)
 
-    def _note_change(self, kind: str, pod: dict[str, object]) -> None:
-        metadata = pod["metadata"]
-        name = metadata["name"] if isinstance(metadata, dict) else ""
-        if (handle := self._handles.get(name)) is None:
+    async def _remove_unknown(self, pods: list[dict[str, Any]]) -> None:
+        """Remove Pods of no kernel, which a start has left when the API did not answer, or an earlier gateway."""
+        for name in (pod["metadata"]["name"] for pod in pods):
+            if name not in self._handles:
+                log.info("a Pod that belongs to no kernel is removed", pod=name)
+                await self._cluster.delete_pod(name)
+
+    def _note_change(self, kind: str, pod: dict[str, Any]) -> None:
+        if (handle := self._handles.get(pod["metadata"]["name"])) is None:
             return
         handle.note(pod)
         if kind == "DELETED":
@@ -191,18 +218,21 @@ class KubernetesBackend:
         Raises:
             BackendUnavailable: when the API does not answer.
         """
-        del workspaces, asleep  # files end with their Pods, and no kernel sleeps
+        del asleep  # no kernel sleeps
         pods, _ = await self._cluster.pods()
+        names = {digest(self.settings.instance, workspace): workspace for workspace in workspaces}
         adopted: dict[str, PodHandle] = {}
         for pod in pods:
-            name = pod["metadata"]["name"]
-            if name in kernels:
-                adopted[name] = PodHandle(self._cluster, name, kernels[name], Limits(), gvisor=self._gvisor)
-                self._track(adopted[name], None)
-                adopted[name].note(pod)
-            elif name not in self._handles:
-                log.info("a Pod of an earlier gateway was removed", pod=name)
-                await self._cluster.delete_pod(name)
+            name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
+            if name not in kernels:
+                continue
+            if name not in self._handles:  # else this is another attempt
+                handle = PodHandle(self._cluster, name, kernels[name], limits_of(pod), gvisor=self._gvisor)
+                self._track(handle, names.get(labels.get(WORKSPACE_LABEL, "")))
+                handle.note(pod)
+            adopted[name] = self._handles[name]
+        await self._remove_unknown(pods)
+        self._adopted = True
         return adopted
 
     def _track(self, handle: PodHandle, workspace: str | None) -> None:

@@ -7,6 +7,7 @@ BackendUnavailable; one that refuses raises Refused.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -60,6 +61,8 @@ class Cluster:
         self._streams: Any = None
         #: address of the API, as host and port
         self.address = ("", 0)
+        #: what owns the objects that the gateway makes. None means that it is not known yet.
+        self._owners: list[dict[str, str]] | None = None
 
     async def connect(self) -> None:
         """Read the address and the credentials of the cluster. Idempotent.
@@ -106,10 +109,41 @@ class Cluster:
             raise Refused(response.status, _message(body))
         return body
 
+    async def version(self) -> str:
+        """Connect, and return the version of the API.
+
+        Raises:
+            NotInitialized: when the address or the credentials cannot be read.
+        """
+        await self.connect()
+        call = client.VersionApi(self._plain.api_client).get_code(_preload_content=False)
+        return str(orjson.loads(await self._answer(call))["gitVersion"])
+
+    async def _owned(self, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Return a manifest that names the StatefulSet of the gateway's own Pod as owner, if there is one.
+
+        The cluster removes objects whose owner is gone. So nothing is left of a gateway that was removed for good,
+        while kernels outlive each of its Pods.
+        """
+        if self._owners is None:
+            self._owners = [] if self._settings.kubeconfig else await self._own_set()
+        return {**manifest, "metadata": {**manifest["metadata"], "ownerReferences": self._owners}}
+
+    async def _own_set(self) -> list[dict[str, str]]:
+        name = socket.gethostname()  # a Pod has its own name, unless its manifest says otherwise
+        call = self._plain.read_namespaced_pod(name, self._settings.namespace, _preload_content=False)
+        try:
+            owners = orjson.loads(await self._answer(call))["metadata"].get("ownerReferences", [])
+        except Refused as error:  # such as a gateway in another namespace, where owners do not count
+            log.info("the gateway's own Pod is not known, so its objects have no owner", error=str(error))
+            return []
+        names = ("apiVersion", "kind", "name", "uid")
+        return [{name: owner[name] for name in names} for owner in owners if owner["kind"] == "StatefulSet"]
+
     async def create_pod(self, manifest: dict[str, Any]) -> None:
         """Make a Pod."""
-        name = self._settings.namespace
-        await self._answer(self._plain.create_namespaced_pod(name, manifest, _preload_content=False))
+        name, owned = self._settings.namespace, await self._owned(manifest)
+        await self._answer(self._plain.create_namespaced_pod(name, owned, _preload_content=False))
 
     async def delete_pod(self, name: str) -> bool:
         """Ask for the end of a Pod. Return whether there is one."""
@@ -171,14 +205,21 @@ class Cluster:
         except Refused as error:
             if error.status != _NOT_FOUND:
                 raise
-            call = self._policies.create_namespaced_network_policy(namespace, manifest, _preload_content=False)
+            owned = await self._owned(manifest)
+            call = self._policies.create_namespaced_network_policy(namespace, owned, _preload_content=False)
             await self._answer(call)
             return True
         if {**there["spec"], "egress": there["spec"].get("egress", [])} == manifest["spec"]:
             return False
-        call = self._policies.replace_namespaced_network_policy(name, namespace, manifest, _preload_content=False)
+        owned = await self._owned(manifest)
+        call = self._policies.replace_namespaced_network_policy(name, namespace, owned, _preload_content=False)
         await self._answer(call)
         return True
+
+    async def delete_policy(self, name: str) -> None:
+        """Delete a network policy."""
+        call = self._policies.delete_namespaced_network_policy(name, self._settings.namespace, _preload_content=False)
+        await self._answer(call)
 
     @asynccontextmanager
     async def run(self, name: str, command: list[str] | None) -> AsyncIterator[Stream]:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import orjson
+
 from kernel_image.protocol import NETWORK, NO_NETWORK, TEMPORARY
 from sessions.backends.base import Launch
 from sessions.backends.handshake import private_places
@@ -32,8 +34,8 @@ PORTS = 5
 INSTANCE_LABEL = "kernel-gateway/instance"
 ROLE_LABEL = "kernel-gateway/role"
 WORKSPACE_LABEL = "kernel-gateway/workspace"
-#: label of a gateway that is a Pod itself. The policy lets it in.
-GATEWAY_LABEL = "kernel-gateway/gateway"
+#: annotation with the limits of a kernel, for the next gateway
+LIMITS = "kernel-gateway/limits"
 #: name of the container in a Pod
 CONTAINER = "kernel"
 #: seconds from SIGTERM to SIGKILL. With 0 the Pod's object would go before its container has ended.
@@ -73,11 +75,13 @@ class KubernetesSettings:
     #: labels that a node must have
     node_selector: Mapping[str, str] = field(default_factory=dict)
     #: taints that kernels tolerate, in the API's form
-    tolerations: tuple[Mapping[str, str], ...] = ()
+    tolerations: tuple[Mapping[str, str | int], ...] = ()
     priority_class: str = ""
     #: seconds after which a kernel on a node that does not answer is given up
     node_lost: int = 5
-    #: addresses, in CIDR form, from which the gateway connects. Empty means that it is a Pod with GATEWAY_LABEL.
+    #: labels of a gateway that is a Pod itself. The policy lets it in.
+    gateway_labels: Mapping[str, str] = field(default_factory=lambda: {"kernel-gateway/gateway": "true"})
+    #: addresses, in CIDR form, from which a gateway outside the cluster connects. Empty means that it is such a Pod.
     gateway: tuple[str, ...] = ()
     #: where workspaces are, as on Docker
     files: Literal["disk", "memory"] = "disk"
@@ -135,11 +139,17 @@ def kernel_pod(settings: KubernetesSettings, name: str, launch: Launch, *, gviso
     """
     command = bounded(launch.limits, [PYTHON, "-I", "-S", "-c", _LAUNCH], gvisor=gvisor)
     made = pod(settings, name, "kernel", command, launch.limits, image=launch.image)
+    made["metadata"]["annotations"] = {LIMITS: orjson.dumps(launch.limits).decode()}
     if launch.workspace:
         made["metadata"]["labels"][WORKSPACE_LABEL] = digest(settings.instance, launch.workspace)
     # The first end of the attached input closes the launcher's input, so nobody can send a second handshake.
     made["spec"]["containers"][0] |= {"stdin": True, "stdinOnce": True}
     return made
+
+
+def limits_of(made: dict[str, Any]) -> Limits:
+    """Return the limits of a kernel's Pod, from its object in the cluster."""
+    return Limits(**orjson.loads(made["metadata"]["annotations"][LIMITS]))
 
 
 def pod(
@@ -242,7 +252,6 @@ def policy_name(settings: KubernetesSettings) -> str:
 def network_policy(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the policy of all kernels: only the gateway may connect to them, and they connect to nobody."""
     blocks = [{"ipBlock": {"cidr": block}} for block in settings.gateway]
-    label = {GATEWAY_LABEL: digest(settings.instance, "instance")}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -252,7 +261,7 @@ def network_policy(settings: KubernetesSettings) -> dict[str, Any]:
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [
                 {
-                    "from": blocks or [{"podSelector": {"matchLabels": label}}],
+                    "from": blocks or [{"podSelector": {"matchLabels": dict(settings.gateway_labels)}}],
                     "ports": [{"protocol": "TCP", "port": FIRST_PORT, "endPort": FIRST_PORT + PORTS - 1}],
                 }
             ],

@@ -73,10 +73,18 @@ def _end(pod: dict[str, Any], container: dict[str, Any], conditions: dict[str, A
         return KernelExit(ExitReason.EXITED, code) if status.get("phase") in {"Failed", "Succeeded"} else None
     if "deletionTimestamp" in pod["metadata"]:
         return KernelExit(ExitReason.EXITED, why="its Pod was deleted from outside of the gateway")
-    # The launcher leaves a message when it ends. When the memory limit ends a gVisor sandbox, it cannot.
-    if ended.get("reason") == "OOMKilled" or (code == _KILLED and not ended.get("message")):
+    if ended.get("reason") == "OOMKilled" or (code == _KILLED and _sandbox_ended(ended, conditions)):
         return KernelExit(ExitReason.OOM, code)
     return KernelExit(ExitReason.EXITED, code)
+
+
+def _sandbox_ended(ended: dict[str, Any], conditions: dict[str, Any]) -> bool:
+    """Return whether a container that was killed has ended together with its whole sandbox.
+
+    The memory limit ends a whole gVisor sandbox, for which Kubernetes gives no reason. When only the kernel is killed,
+    the launcher leaves a message. When code kills the launcher, too, the first report still has the sandbox.
+    """
+    return not ended.get("message") and conditions.get("PodReadyToStartContainers", {}).get("status") != "True"
 
 
 def _short(message: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,12 +65,13 @@ async def prove(cluster: Cluster, settings: KubernetesSettings) -> Proven:
         for role, pair in names.items():
             for name in pair:
                 await cluster.create_pod(_probe(settings, name, role, listen=FIRST_PORT))
-        pods = await _running(cluster, [*names["kernel"], *names[WITNESS]])
+        pods = await _when(cluster, [*names["kernel"], *names[WITNESS]], _runs)
         at = {name: (str(each["status"]["podIP"]), FIRST_PORT) for name, each in pods.items()}
         proven = await _reach(cluster, settings, names, at, {each["status"]["hostIP"] for each in pods.values()})
         for name in early:
             targets = [at[each] for each in names[WITNESS]]
             await cluster.create_pod(_probe(settings, name, "kernel", targets=targets))
+        await _when(cluster, early, _has_tried)
         await _prove_early(cluster, early)
     except Refused as error:
         raise NotInitialized(f"the cluster refuses a Pod or a policy of the proof: {error}") from error
@@ -102,21 +103,30 @@ def _probe(
     return made
 
 
-async def _running(cluster: Cluster, names: list[str]) -> Mapping[str, dict[str, Any]]:
-    """Wait until Pods run, and return their objects."""
+async def _when(
+    cluster: Cluster, names: list[str], ready: Callable[[dict[str, Any]], bool]
+) -> Mapping[str, dict[str, Any]]:
+    """Wait until all Pods are ready in this sense, and return their objects."""
     try:
         async with asyncio.timeout(TIMEOUT):
             while True:
                 found = {each["metadata"]["name"]: each for each in (await cluster.pods())[0]}
-                states = {name: state_of(found[name]) for name in names if name in found}
-                for state in states.values():
-                    if state.hopeless or state.end is not None:
-                        raise NotInitialized(f"a Pod of the proof does not run: {state.hopeless or state.end}")
-                if len(states) == len(names) and all(state.running and state.address for state in states.values()):
+                if all(name in found and ready(found[name]) for name in names):
                     return {name: found[name] for name in names}
                 await asyncio.sleep(LOOK)
     except TimeoutError as error:
-        raise NotInitialized(f"the Pods of the proof did not run within {TIMEOUT:g} s") from error
+        raise NotInitialized(f"the Pods of the proof did not run, or did not end, within {TIMEOUT:g} s") from error
+
+
+def _runs(pod: dict[str, Any]) -> bool:
+    state = state_of(pod)
+    if state.hopeless or state.end is not None:
+        raise NotInitialized(f"a Pod of the proof does not run: {state.hopeless or state.end}")
+    return state.running and bool(state.address)
+
+
+def _has_tried(pod: dict[str, Any]) -> bool:
+    return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
 
 
 async def _reach(
@@ -134,14 +144,17 @@ async def _reach(
                 "the gateway cannot reach a kernel's Pod: its address must be among those of `gateway`, or its Pod "
                 "must have the gateway's label"
             )
+    for name in witnesses:
+        if not await _connects(at[name]):
+            raise NotInitialized("the control of the proof fails: the gateway does not reach a Pod without a policy")
     everything = [*at.values(), *outside]
     asked = [_asked(cluster, name, [target for target in everything if target != at[name]]) for name in at]
     answers = dict(zip(at, await asyncio.gather(*asked), strict=True))
     reached = {name: {(host, port) for host, port in answer["reached"]} for name, answer in answers.items()}
     for name in witnesses:
         others = {at[each] for each in witnesses if each != name} | {cluster.address}
-        if not others <= reached[name]:
-            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {others}")
+        if missed := others - reached[name]:
+            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {missed}")
         if through := reached[name] & {at[each] for each in kernels}:
             raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
     for name in kernels:
@@ -186,20 +199,7 @@ async def _connects(target: Target) -> bool:
 
 
 async def _prove_early(cluster: Cluster, names: list[str]) -> None:
-    """Check that kernels reach nobody in their first moments. They have ended when they have tried."""
-    try:
-        async with asyncio.timeout(TIMEOUT):
-            while True:
-                ended = [
-                    each["metadata"]["name"]
-                    for each in (await cluster.pods())[0]
-                    if each.get("status", {}).get("phase") in {"Succeeded", "Failed"}
-                ]
-                if set(names) <= set(ended):
-                    break
-                await asyncio.sleep(LOOK)
-    except TimeoutError as error:
-        raise NotInitialized(f"the Pods of the proof did not end within {TIMEOUT:g} s") from error
+    """Check that kernels have reached nobody in their first moments."""
     for name in names:
         try:
             reached = orjson.loads(await cluster.log(name))["reached"]

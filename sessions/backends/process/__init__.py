@@ -105,6 +105,11 @@ class ProcessBackend:
         return 0
 
     @property
+    def pauses(self) -> Ability:
+        """On, because processes can be stopped by a signal."""
+        return Ability(on=True, detail="kernels are stopped by a signal")
+
+    @property
     def golden_images(self) -> Ability:
         """Off, because plain processes cannot be restored."""
         return Ability(on=False, detail="plain processes have none")

@@ -47,6 +47,10 @@ def test_the_policy_lets_in_only_the_gateway_and_nothing_out() -> None:
     assert outside["spec"]["ingress"][0]["from"] == [{"ipBlock": {"cidr": "10.0.0.1/32"}}]
 
 
+#: the sandbox is there, although its container has ended
+SANDBOX_RUNS = {"type": "PodReadyToStartContainers", "status": "True"}
+
+
 def pod(status: dict[str, Any], **metadata: str) -> dict[str, Any]:
     return {"metadata": metadata, "status": status}
 
@@ -59,6 +63,7 @@ def ended(code: int, **more: str) -> dict[str, Any]:
     ("seen", "reason", "words"),
     [
         (pod(ended(137)), ExitReason.OOM, "SIGKILL"),
+        (pod(ended(137) | {"conditions": [SANDBOX_RUNS]}), ExitReason.EXITED, "SIGKILL"),
         (pod(ended(137, message="137")), ExitReason.EXITED, "SIGKILL"),
         (pod(ended(3, message="3")), ExitReason.EXITED, "exit code 3"),
         (pod({"phase": "Failed", "reason": "Evicted", "message": "low on disk"}), ExitReason.EXITED, "low on disk"),

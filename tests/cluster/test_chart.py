@@ -1,0 +1,124 @@
+"""The chart on a real cluster: a release is installed, used, upgraded, moved to the other node, and removed."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+
+from tests.cluster.access import API, CACHE, IMAGE, KUBECONFIG, api, cluster, wait_for
+from tests.compose import Checkout, compose_command
+from tests.gateways import text_of
+from tests.helm import CHART, helm
+
+pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.helm, pytest.mark.timeout(600)]
+GATEWAY_IMAGE = "kernel-gateway/gateway:cluster-test"
+NAMESPACE, NAME = "chart", "kernel-gateway"
+POD = f"/api/v1/namespaces/{NAMESPACE}/pods/{NAME}-0"
+#: everything that a release or its gateway makes
+LISTS = [f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("pods", "services", "secrets", "persistentvolumeclaims")]
+LISTS += [
+    f"/apis/{group}/namespaces/{NAMESPACE}/{kind}"
+    for group, kind in (
+        ("apps/v1", "statefulsets"),
+        ("policy/v1", "poddisruptionbudgets"),
+        ("networking.k8s.io/v1", "networkpolicies"),
+        ("rbac.authorization.k8s.io/v1", "roles"),
+        ("rbac.authorization.k8s.io/v1", "rolebindings"),
+    )
+]
+HOST, _, PORT = API.removeprefix("https://").partition(":")
+VALUES: dict[str, Any] = {
+    "image": {"tag": "cluster-test", "pullPolicy": "Never"},
+    "settings": {"image": IMAGE, "kubernetes_image_pull_policy": "Never", "memory": "256m", "cpus": 0.5},
+    "state": {"size": "1Gi", "storageClass": "", "keep": False},
+    "podDisruptionBudget": {"kernels": True},
+    "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}},
+    # This cluster has no Services.
+    "extraEnv": [
+        {"name": "KUBERNETES_SERVICE_HOST", "value": HOST},
+        {"name": "KUBERNETES_SERVICE_PORT", "value": PORT},
+    ],
+}
+
+
+def release(action: str, *arguments: str, values: dict[str, Any] | None = None) -> None:
+    """Run Helm for the release, and wait until it has done its work."""
+    chart = [] if values is None else [CHART]
+    flags = (f"--namespace={NAMESPACE}", "--wait", "--timeout=120s", *arguments)
+    helm(action, NAME, *chart, *flags, values=values, KUBECONFIG=KUBECONFIG)
+
+
+def found() -> list[str]:
+    """Return the names of all objects of the release and of its gateway."""
+    return [each["metadata"]["name"] for path in LISTS for each in api("GET", path)["items"]]
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run a cell with the key of the release's Secret, as a client in the cluster does."""
+    secret = api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{NAME}")
+    key = base64.b64decode(secret["data"]["keys"]).decode().partition(":")[2]
+    answer = requests.post(
+        f"http://{api('GET', POD)['status']['podIP']}:8888/v1/sessions/s/execute",
+        headers={"Authorization": f"Bearer {key}"},
+        json={"code": code},
+        timeout=60,
+    )
+    assert answer.status_code == 200, answer.text
+    reply: dict[str, Any] = answer.json()
+    return reply
+
+
+def is_ready() -> bool:
+    """Return whether the gateway's Pod is there and ready."""
+    pods = [pod for pod in api("GET", LISTS[0])["items"] if pod["metadata"]["name"] == f"{NAME}-0"]
+    conditions = [each for pod in pods for each in pod["status"].get("conditions", [])]
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+@pytest.fixture
+def namespace(tmp_path: Path) -> Iterator[None]:
+    """A namespace that admits only restricted Pods, a disk that both nodes reach, and the gateway's image."""
+    command = compose_command()
+    assert command, "docker-compose is not installed (make engine installs it)"
+    Checkout.into(tmp_path / "checkout", command).build("gateway", image=GATEWAY_IMAGE)
+    cluster("add_image", GATEWAY_IMAGE)
+    disk = CACHE / "run" / "chart"
+    disk.mkdir()
+    disk.chmod(0o777)
+    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE, "labels": restricted}})
+    volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(disk)}}
+    api("POST", "/api/v1/persistentvolumes", {"metadata": {"name": NAMESPACE}, "spec": volume})
+    yield
+    api("DELETE", "/api/v1/persistentvolumes/chart")
+    api("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
+
+
+def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None) -> None:
+    wait_for(lambda: api("GET", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")["items"])
+    release("install", values=VALUES)
+    assert text_of(run("x = 41; import subprocess; subprocess.getoutput('dmesg')")).count("Starting gVisor") == 1
+
+    before = api("GET", POD)
+    release("upgrade", values=VALUES | {"podAnnotations": {"upgraded": "yes"}})
+    assert api("GET", POD)["metadata"]["uid"] != before["metadata"]["uid"]
+    reply = run("x = x + 1; x")
+    assert (text_of(reply), reply["state"]) == ("42", "preserved")
+
+    node = f"/api/v1/nodes/{before['spec']['nodeName']}"
+    api("PATCH", node, {"spec": {"unschedulable": True}})
+    try:
+        api("DELETE", POD)
+        wait_for(lambda: is_ready() and api("GET", POD)["spec"]["nodeName"] != before["spec"]["nodeName"])
+    finally:
+        api("PATCH", node, {"spec": {"unschedulable": False}})
+    assert text_of(run("x")) == "42"
+
+    assert len(found()) > len(LISTS)
+    release("uninstall")
+    wait_for(lambda: not found())

@@ -2,9 +2,9 @@
 
 The page sends `{"open": NAME}` (null: no session) and `{"see": [NUMBER, …], "session": ID}`, the cells that are in
 view. The feed looks at the sessions again and again, and sends what has changed: `sessions` has all sessions, `opened`
-and `absent` begin the view of one, `session` says how it is now, `cells` has what a heading shows, and `outputs` the further outputs of a cell in
-view. So a page that reads slowly gets the present state later, and nothing waits for it in the gateway. To watch is no
-use of a session.
+and `absent` begin the view of one, `session` says how it is now, `cells` has what a heading shows, and `outputs` the
+further outputs of a cell in view. So a page that reads slowly gets the present state later, and nothing waits for it in
+the gateway. To watch is no use of a session.
 
 A browser can send no header with a WebSocket. The key is a subprotocol that it offers: `key.` and the key in base64url.
 """

@@ -2,7 +2,7 @@
 import { call, transfer } from "../admin/api.js";
 import { confirmed } from "../admin/dialog.js";
 import { button, h, labelled, named } from "../admin/dom.js";
-import { bytes, moment } from "../admin/format.js";
+import { bytes } from "../admin/format.js";
 import { Table } from "../admin/table.js";
 import { Panel } from "./panel.js";
 import { saved } from "./saved.js";
@@ -23,8 +23,7 @@ export class Files extends Panel {
     key: (entry) => `${entry.type} ${entry.name}`,
     columns: [
       { label: "Name", cell: (it) => named(it.type === "directory" ? `${it.name}/` : it.name, "code") },
-      { label: "Size", cell: (it) => (it.type === "file" ? bytes(it.size) : it.type), number: true },
-      { label: "Changed", cell: (it) => moment(new Date(it.modified * 1000).toISOString()) },
+      { label: "Size", cell: (it) => size(it), number: true },
       { label: "", fixed: (present) => this.#actions(present) },
     ],
   });
@@ -106,6 +105,11 @@ export class Files extends Panel {
     this.#view.replaceChildren(h("h3", {}, named(name, "code")), shown, close);
     this.#view.focus({ preventScroll: true });
   }
+}
+
+function size({ type, size, modified }) {
+  const changed = `changed ${new Date(modified * 1000).toLocaleString("en-GB")}`;
+  return h("span", { title: changed }, type === "file" ? bytes(size) : type);
 }
 
 function dataOf(blob, type) {

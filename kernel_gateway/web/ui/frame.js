@@ -18,7 +18,7 @@ addEventListener("message", (event) => {
   document.body.replaceChildren(...shown.head.querySelectorAll("style"), ...shown.body.childNodes);
   const told = () => {
     const visible = document.body.innerText.trim() !== "" || document.body.querySelector("img, svg") !== null;
-    parent.postMessage({ height: document.documentElement.scrollHeight, visible }, "*");
+    parent.postMessage({ height: document.body.getBoundingClientRect().height, visible }, "*");
   };
   new ResizeObserver(told).observe(document.body);
   told();

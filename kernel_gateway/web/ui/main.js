@@ -19,7 +19,7 @@ let view = null;
 
 function signIn(why) {
   const notice = new Notice();
-  const key = h("input", { type: "password", autocomplete: "current-password", required: true, autofocus: true });
+  const key = h("input", { type: "password", autocomplete: "current-password", required: true });
   const enter = h("button", { class: "main" }, "Sign in");
   const entry = form(
     { class: "card entry", autocomplete: "on" },

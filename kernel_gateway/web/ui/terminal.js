@@ -173,9 +173,12 @@ function pieces(line) {
 function painted(text, look) {
   const names = Object.keys(look).filter((name) => look[name] === true);
   const node = h("span", {}, text);
-  for (const [name, property] of [["fg", "color"], ["bg", "backgroundColor"]]) {
+  for (const name of ["fg", "bg"]) {
     if (typeof look[name] === "number") names.push(`${name}${look[name]}`);
-    else if (look[name]) node.style[property] = look[name];
+    else if (look[name]) {
+      names.push(name);
+      node.style.setProperty(`--${name}`, look[name]);
+    }
   }
   node.className = names.join(" ");
   return node;

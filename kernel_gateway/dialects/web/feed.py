@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -316,8 +315,8 @@ class FeedHandler(ClientSocketHandler):
 
 def _decoded(text: str) -> str:
     try:
-        return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
-    except (binascii.Error, UnicodeDecodeError):
+        return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode("ascii")
+    except ValueError:  # no base64, or no ASCII
         raise Unauthorized from None
 
 

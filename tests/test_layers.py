@@ -114,7 +114,7 @@ def test_the_domain_knows_no_http_and_no_service() -> None:
 
 
 def test_pydantic_checks_in_the_domain_only_what_a_disk_and_a_kernel_say() -> None:
-    checking = {"sessions.store.ledger → pydantic", "sessions.kernels.variables → pydantic"}
+    checking = {f"sessions.{name} → pydantic" for name in ("store.ledger", "kernels.completion", "kernels.variables")}
     assert arrows("sessions", "pydantic") == checking
 
 

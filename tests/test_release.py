@@ -90,7 +90,8 @@ def test_an_installed_wheel_serves_and_runs_cells(installed: Installed) -> None:
     with gateway("process", command=(program,)) as serving:
         serving.execute("s", "import sys; x = 40")
         assert serving.text("s", "print(sys.prefix, x + 2)") == f"{installed.environment} 42\n"
-        for page in ("/admin", *(f"/admin/{path.name}" for path in (ROOT / "kernel_gateway/web/admin").iterdir())):
+        files = [path for page in ("admin", "ui") for path in (ROOT / f"kernel_gateway/web/{page}").iterdir()]
+        for page in ("/admin", "/ui", *(f"/{path.parent.name}/{path.name}" for path in files)):
             assert serving.call("GET", page).status_code == 200, page
         assert serving.call("GET", "/v1/openapi.json").json()["info"]["version"] == VERSION
 

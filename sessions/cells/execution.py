@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from kernel_image.protocol import EXTRAS, TOOL_CALL
@@ -98,6 +98,15 @@ class UnreadEvents:
                 self.gap = True
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a cell asks its client with `input()`."""
+
+    prompt: str
+    #: whether to hide the answer
+    password: bool
+
+
 class Execution(Cell):
     """One cell of the API; iterate over it for its events."""
 
@@ -137,6 +146,8 @@ class Execution(Cell):
         self._wake = asyncio.Event()
         self._stdin = deque(request.stdin or ())
         self._question: dict[str, Any] | None = None
+        #: what the cell has asked its client last; None before the first question
+        self.asked: Question | None = None
         self._questions = 0
         self._prompts = 0
         self._answer: Any = None
@@ -280,7 +291,8 @@ class Execution(Cell):
         self._questions += 1
         self._prompts += len(prompt)
         if self._questions <= QUESTIONS_MAX and self._prompts <= PROMPTS_MAX:
-            self._emit({"type": "input_request", "prompt": prompt, "password": content.get("password") is True})
+            self.asked = Question(prompt, content.get("password") is True)
+            self._emit({"type": "input_request", "prompt": prompt, "password": self.asked.password})
             return
         self._question = None
         message = f"the cell asked more than {QUESTIONS_MAX} questions, or more than {PROMPTS_MAX} characters of them"

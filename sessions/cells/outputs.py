@@ -55,6 +55,17 @@ class _Displays:
     fresh: list[int] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a reader has read the outputs of a cell."""
+
+    #: number of times that earlier outputs of the cell were cleared or replaced; -1: the reader has none
+    generation: int = -1
+    #: number of outputs, and of pieces of text of the last one; 0 pieces if that is no text
+    outputs: int = 0
+    pieces: int = 0
+
+
 class OutputArea:
     """The outputs of one cell, as a notebook would keep them, with a limit in bytes.
 
@@ -71,6 +82,8 @@ class OutputArea:
         self._displays: dict[str, _Displays] = {}
         self._max_bytes = max_bytes
         self._clear_pending = False
+        #: number of times that outputs were cleared or replaced
+        self._generation = 0
         #: names of the errors among the outputs
         self._errors: set[str] = set()
         #: whether an error was kept although the limit was reached
@@ -108,6 +121,24 @@ class OutputArea:
             outputs.append({"output_type": "stream", "name": "stderr", "text": [left_out(self.omitted)]})
         return outputs
 
+    def since(self, place: Place) -> tuple[bool, PackedOutputs, Place]:
+        """Return what is new to a reader.
+
+        Returns:
+            whether the reader must drop the outputs that it has, the further outputs, for `joined`, and the place
+            behind them. The first output may be the text by which the reader's last one has grown.
+        """
+        fresh = place.generation != self._generation
+        start = Place(self._generation) if fresh else place
+        text = self._outputs.last()
+        behind = Place(self._generation, len(self._outputs), 0 if text is None else len(text["text"]))
+        return fresh, self._outputs.since(start.outputs, start.pieces), behind
+
+    @property
+    def failed(self) -> bool:
+        """Whether the outputs show an error."""
+        return bool(self._errors)
+
     def update(self, message: Message) -> Event | None:
         """Replace the content of the displays that an `update_display_data` names.
 
@@ -123,6 +154,7 @@ class OutputArea:
         if not content:
             return None
         self._outputs.replace(display_id, displays.fresh, content)
+        self._generation += 1
         displays.fresh.clear()
         self._kept += size * displays.count - displays.kept
         displays.kept = size * displays.count
@@ -261,6 +293,7 @@ class OutputArea:
         return {"type": "clear_output", "wait": wait}
 
     def _clear(self) -> None:
+        self._generation += 1
         self._outputs.clear()
         self._displays.clear()
         self._errors.clear()

@@ -86,6 +86,24 @@ class PackedOutputs:
             copied._open = self._open | {"text": self._open["text"][:]}
         return copied
 
+    def since(self, count: int, pieces: int) -> PackedOutputs:
+        """Return the outputs behind the first `count`, and before them the text by which the last of these has grown.
+
+        Args:
+            count: number of outputs that the reader has.
+            pieces: number of pieces of text that the reader has of its last output; 0 if that is no text.
+        """
+        later = PackedOutputs()
+        if count and pieces:
+            last = self._open if self._open is not None and count == len(self) else unpack(self._packed[count - 1])
+            if grown := last["text"][pieces:]:
+                later._packed.append(pack(last | {"text": grown}))
+        later._packed += self._packed[count:]
+        later._contents = self._contents.copy()
+        if self._open is not None and count < len(self):
+            later._open = self._open | {"text": self._open["text"][:]}
+        return later
+
     def clear(self) -> None:
         """Drop all outputs."""
         self._packed.clear()

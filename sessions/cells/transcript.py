@@ -50,6 +50,8 @@ class Entry:
     error: SessionError | None = None
     #: names of the environment variables that were set for this cell only
     variables: str = ""
+    #: the transcript's revision when the cell last changed
+    revision: int = 0
 
     @property
     def size(self) -> int:
@@ -90,6 +92,32 @@ class Transcript:
         self._timeline = timeline or Timeline()
         #: what has happened to the variables since the last cell. None means nothing.
         self._change: StateNotice | None = None
+        #: number of changes so far, by which readers find the cells that have changed
+        self.revision = 0
+
+    def _touch(self, *cells: Entry) -> None:
+        """Count a change of some cells."""
+        self.revision += 1
+        for cell in cells:
+            cell.revision = self.revision
+
+    def kept(self) -> dict[int, Entry]:
+        """Return the cells by their numbers, oldest first."""
+        return {cell.number: cell for cell in self._cells.values()}
+
+    @property
+    def oldest(self) -> int:
+        """Number of the oldest cell that is kept; if none is kept, the number of the next cell."""
+        return next((cell.number for cell in self._cells.values()), self._number + 1)
+
+    @property
+    def last(self) -> Entry | None:
+        """The last cell. None means that no cell is kept."""
+        return next(reversed(self._cells.values()), None)
+
+    def undone(self, cell: Entry) -> bool:
+        """Return whether a return to a checkpoint has undone a cell."""
+        return not self._timeline.has(cell.number)
 
     def open(self, msg_id: str, code: str, variables: Iterable[str] = ()) -> Entry:
         """Begin a cell for the execute request `msg_id`, with the names of the cell's own environment variables."""
@@ -101,6 +129,7 @@ class Transcript:
         cell = Entry(msg_id, self._number, area, code, before=self._change, variables=own)
         self._cells[msg_id] = cell
         self._change = None
+        self._touch(cell)
         self._grow(cell.size)
         return cell
 
@@ -122,8 +151,8 @@ class Transcript:
         """
         self._change = notice
         if image is not None:
-            oldest = next(iter(self._cells.values()), None)
-            self._timeline.return_to(image, oldest.number if oldest else self._number + 1)
+            self._timeline.return_to(image, self.oldest)
+            self._touch(*self._cells.values())
 
     def end(
         self,
@@ -148,6 +177,8 @@ class Transcript:
         if failure is not None:
             events.append(cell.area.fail(failure))
         cell.error = error
+        cell.ended = True
+        self._touch(cell)
         if self._cells.get(cell.id) is cell:
             self._grow(cell.size - before)
         return [event for event in events if event]
@@ -160,6 +191,7 @@ class Transcript:
         cell = self._cells.pop(msg_id, None)
         if cell is None:
             return
+        self._touch()
         self._share.grow(-cell.size)
         for display_id in cell.displays:
             self._displays[display_id].pop(msg_id, None)
@@ -182,10 +214,12 @@ class Transcript:
         if message.type == "status":
             if message.content.get("execution_state") == "idle" and not cell.ended:
                 cell.ended = True
+                self._touch(cell)
                 self._grow(0)
             return None
         before = cell.area.size
         event = cell.area.add(message)
+        self._touch(cell)
         if event and (display_id := display_id_of(message)):
             cell.displays.add(display_id)
             self._displays.setdefault(display_id, {})[message.parent_id] = None
@@ -200,14 +234,17 @@ class Transcript:
             return None
         cell.started = True
         cell.execution_count = count_of(message)
+        self._touch(cell)
         return {"type": "started", "execution_count": cell.execution_count}
 
     def _update(self, message: Message) -> Event | None:
         """Change a display in all cells that show it, as a notebook does."""
         showing = self._displays.get(display_id_of(message) or "", {})
-        areas = [self._cells[msg_id].area for msg_id in islice(reversed(showing), UPDATED_MAX)]
+        cells = [self._cells[msg_id] for msg_id in islice(reversed(showing), UPDATED_MAX)]
+        areas = [cell.area for cell in cells]
         before = sum(area.size for area in areas)
         events = [area.update(message) for area in areas]
+        self._touch(*cells)
         self._grow(sum(area.size for area in areas) - before)
         return next((event for event in events if event), None)
 
@@ -227,8 +264,10 @@ class Transcript:
 
     def end_all(self) -> None:
         """Mark all cells as ended, because the kernel has ended."""
-        for cell in self._cells.values():
+        running = [cell for cell in self._cells.values() if not cell.ended]
+        for cell in running:
             cell.ended = True
+        self._touch(*running)
         self._grow(0)
 
     def close(self) -> None:

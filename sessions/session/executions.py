@@ -5,14 +5,14 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from sessions.cells.execution import Execution
+from sessions.cells.execution import Execution, Question
 from sessions.cells.idempotency import Attempt, IdempotencyCache, Run
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.timeline import Timeline
-from sessions.cells.transcript import Transcript
+from sessions.cells.transcript import Entry, Transcript
 from sessions.cells.variables import CellVariables
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -28,6 +28,17 @@ from sessions.session.turn import Turn
 
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question of a cell that waits for its answer; see `IdempotencyCache.answer`."""
+
+    asked: Question
+    #: id of the run
+    run: str
+    #: number of the event that asks
+    number: int
 
 
 class Executions:
@@ -268,6 +279,15 @@ class Executions:
             if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:
                 self._slot.record_reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
+
+    def question(self, cell: Entry) -> OpenQuestion | None:
+        """Return what a cell asks now, if it can be answered by the id of its run. None means that it asks nothing."""
+        execution = self._running.get(cell.id)
+        if execution is None or not execution.asks or execution.asked is None:
+            return None
+        runs = (run for run in self.runs.newest_first() if isinstance(run, Run) and run.execution is execution)
+        run = next(runs, None)
+        return OpenQuestion(execution.asked, run.id, run.question) if run is not None and run.question else None
 
     def interrupt(self) -> bool:
         """Interrupt the running cell and keep the variables; return whether one was running."""

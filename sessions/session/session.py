@@ -11,19 +11,20 @@ from typing import Any
 from sessions.backends.base import KernelHandle, Launch, no_op
 from sessions.cells.idempotency import IdempotencyCache, Run
 from sessions.cells.timeline import Timeline
-from sessions.cells.transcript import Transcript
+from sessions.cells.transcript import Entry, Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
+from sessions.kernels.completion import Completion, complete
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.kernels.variables import VariableDetail, VariableList, describe_variable, list_variables
 from sessions.model.checkpoint import Checkpoint, OnIdle, SleepImage
-from sessions.model.errors import SessionClosed, SessionError, SessionNotFound
+from sessions.model.errors import InvalidRequest, SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
 from sessions.session.checkpointing import Checkpointing
-from sessions.session.executions import Executions, Running
+from sessions.session.executions import Executions, OpenQuestion, Running
 from sessions.session.kernel_slot import KernelSlot
 from sessions.session.owner import Owner
 from sessions.session.record import NO_ORIGIN, Identity, Origin
@@ -114,6 +115,10 @@ class Session(Owner):
     def runs(self) -> IdempotencyCache:
         """The executions that are found by their id: those with an idempotency key, and those nobody waits for."""
         return self._executions.runs
+
+    def question(self, cell: Entry) -> OpenQuestion | None:
+        """Return what a cell asks now; see `Executions.question`."""
+        return self._executions.question(cell)
 
     @property
     def executions(self) -> int:
@@ -219,6 +224,18 @@ class Session(Owner):
         """
         with self._activity.use():
             return await describe_variable(await self._slot.ensure(), name)
+
+    async def complete(self, code: str, cursor: int) -> Completion:
+        """Return how the code before a cursor may go on, as its kernel knows it. A session that sleeps is woken.
+
+        Raises:
+            SessionError: as `complete`, or when a cell runs, the session was ended, or no kernel could be started.
+        """
+        with self._activity.use():
+            kernel = await self._slot.ensure()
+            if self.state is State.BUSY:
+                raise InvalidRequest("a kernel completes no code while a cell runs", field="code")
+            return await complete(kernel, code, cursor)
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""

@@ -1,7 +1,8 @@
-"""The admin page's files as the server sends them. `tests/clients` tests the page in a browser."""
+"""The pages' files as the server sends them. `tests/clients/web` tests the pages in a browser."""
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 
 import kernel_gateway
-from kernel_gateway.dialects.web import FILES
+from kernel_gateway.dialects.web.files import PAGES
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import failure, raw
 
 WEB = Path(kernel_gateway.__file__).parent / "web"
-#: limit of the whole page in bytes
-SIZE_MAX = 70_000
+#: all files by their paths
+FILES = {f"{page}/{name}": file for page, files in PAGES.items() for name, file in files.items()}
+#: limits of the pages in bytes, each without what it takes from the other
+SIZE_MAX = {"admin": 70_000, "ui": 100_000}
 
 
 @pytest.fixture
@@ -25,18 +28,25 @@ def gateway(started: Callable[[str], Gateway]) -> Gateway:
     return started("process")
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_every_file_is_public_and_has_the_security_headers(gateway: Gateway, name: str) -> None:
-    answer = raw(gateway, "GET", f"/admin/{name}", headers=())
-    assert (answer.status_code, answer.content) == (200, FILES[name][1])
+@pytest.mark.parametrize("path", FILES)
+def test_every_file_is_public_and_has_the_security_headers(gateway: Gateway, path: str) -> None:
+    answer = raw(gateway, "GET", f"/{path}", headers=())
+    assert (answer.status_code, answer.content) == (200, FILES[path].content)
     policy = dict(part.split(" ", 1) for part in answer.headers["Content-Security-Policy"].split("; "))
-    assert policy == {
-        **dict.fromkeys(("default-src", "form-action", "base-uri", "frame-ancestors", "trusted-types"), "'none'"),
-        **dict.fromkeys(("script-src", "style-src", "connect-src", "img-src"), "'self'"),
+    none = dict.fromkeys(("default-src", "form-action", "base-uri"), "'none'")
+    more = {"img-src": "'self' data:", "frame-src": "'self'"} if path.startswith("ui/") else {"img-src": "'self'"}
+    page = {
+        **dict.fromkeys(("frame-ancestors", "trusted-types"), "'none'"),
+        **dict.fromkeys(("script-src", "style-src", "connect-src"), "'self'"),
         "require-trusted-types-for": "'script'",
     }
+    frame = {"script-src": "'self'", "style-src": "'unsafe-inline'", "img-src": "data:", "frame-ancestors": "'self'"}
+    frame["sandbox"] = "allow-scripts"
+    assert policy == none | (frame if path in {"ui/frame.html", "ui/frame.js"} else page | more)
     headers = ("Referrer-Policy", "X-Content-Type-Options", "Cross-Origin-Opener-Policy", "Cache-Control")
     assert [answer.headers[header] for header in headers] == ["no-referrer", "nosniff", "same-origin", "no-cache"]
+    shared = "cross-origin" if path == "ui/frame.js" else "same-origin"
+    assert answer.headers["Cross-Origin-Resource-Policy"] == shared
 
 
 def test_the_files_have_their_media_types(gateway: Gateway) -> None:
@@ -48,8 +58,9 @@ def test_the_files_have_their_media_types(gateway: Gateway) -> None:
 
 def test_the_served_files_are_those_of_the_folder_and_stay_small() -> None:
     contents = {path.read_bytes() for path in WEB.rglob("*") if path.is_file()}
-    assert contents == {content for _, content in FILES.values()}
-    assert sum(map(len, contents)) < SIZE_MAX
+    assert contents == {file.content for file in FILES.values()}
+    for page, most in SIZE_MAX.items():
+        assert sum(len(file.content) for file in PAGES[page].values()) < most
 
 
 def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -> None:
@@ -57,20 +68,21 @@ def test_a_file_that_has_not_changed_is_not_sent_again(gateway: Gateway) -> None
     again = raw(gateway, "GET", "/admin/main.js", headers=(("If-None-Match", first.headers["ETag"]),))
     assert (again.status_code, again.content, again.headers["ETag"]) == (304, b"", first.headers["ETag"])
     other = raw(gateway, "GET", "/admin/api.js", headers=(("If-None-Match", first.headers["ETag"]),))
-    assert (other.status_code, other.content) == (200, FILES["api.js"][1])
+    assert (other.status_code, other.content) == (200, FILES["admin/api.js"].content)
 
 
 def test_head_returns_the_headers_of_every_file(gateway: Gateway) -> None:
-    for name, (_, content) in FILES.items():
-        answer = raw(gateway, "HEAD", f"/admin/{name}", headers=())
+    for path, file in FILES.items():
+        answer = raw(gateway, "HEAD", f"/{path}", headers=())
         assert (answer.status_code, answer.content) == (200, b"")
-        assert answer.headers["Content-Length"] == str(len(content))
+        assert answer.headers["Content-Length"] == str(len(file.content))
 
 
-def test_the_path_without_a_slash_redirects_to_the_page(gateway: Gateway) -> None:
+@pytest.mark.parametrize("page", PAGES)
+def test_the_path_without_a_slash_redirects_to_the_page(gateway: Gateway, page: str) -> None:
     for method in ("GET", "HEAD"):
-        answer = raw(gateway, method, "/admin", headers=())
-        assert (answer.status_code, answer.headers["Location"]) == (302, "admin/")
+        answer = raw(gateway, method, f"/{page}", headers=())
+        assert (answer.status_code, answer.headers["Location"]) == (302, f"{page}/")
 
 
 @pytest.mark.parametrize(
@@ -95,8 +107,8 @@ def test_methods_that_write_are_refused(gateway: Gateway) -> None:
 
 def test_the_files_are_the_same_with_and_without_a_key(gateway: Gateway) -> None:
     gateway.call("GET", "/v1/sessions")
-    for name in FILES:
-        with_key, without = raw(gateway, "GET", f"/admin/{name}"), raw(gateway, "GET", f"/admin/{name}", headers=())
+    for path in FILES:
+        with_key, without = raw(gateway, "GET", f"/{path}"), raw(gateway, "GET", f"/{path}", headers=())
         assert with_key.content == without.content
         assert not any(secret.encode() in without.content for secret in KEYS.values())
 
@@ -127,7 +139,8 @@ def refused(html: str) -> list[str]:
 
 
 def test_the_page_needs_no_exception_from_its_policy() -> None:
-    assert refused(FILES[""][1].decode()) == []
+    assert refused(FILES["admin/"].content.decode()) == []
+    assert refused(FILES["ui/"].content.decode()) == []
     for bad in (
         "<script>1</script>",
         "<p style='x'>",
@@ -138,11 +151,16 @@ def test_the_page_needs_no_exception_from_its_policy() -> None:
         assert refused(bad)
 
 
-def test_the_scripts_make_no_markup_from_text_and_import_only_each_other() -> None:
-    banned = re.compile(r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.")
-    for name, (_, content) in FILES.items():
-        if name.endswith(".js"):
-            code = content.decode()
+def test_the_scripts_make_no_markup_from_text_and_import_only_one_another() -> None:
+    banned = re.compile(
+        r"\.(inner|outer)HTML|insertAdjacentHTML|document\.write|\beval\(|new Function|localStorage\.|srcdoc"
+    )
+    for path, file in FILES.items():
+        if path.endswith(".js"):
+            code = file.content.decode()
             assert not banned.search(code)
-            assert {path.removeprefix("./") for path in re.findall(r' from "([^"]+)"', code)} <= set(FILES)
+            page = path.partition("/")[0]
+            imported = {posixpath.normpath(f"{page}/{name}") for name in re.findall(r' from "([^"]+)"', code)}
+            assert imported <= set(FILES)
+            assert page == "ui" or all(name.startswith("admin/") for name in imported)
     assert banned.search('node.innerHTML = "x"')

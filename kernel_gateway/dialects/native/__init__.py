@@ -40,6 +40,7 @@ from kernel_gateway.gateway import Dialect, Gateway, Route
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 from kernel_gateway.http.usage_report import UsageReport
+from sessions.kernels.completion import Completion
 from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model import exact_json
 
@@ -162,6 +163,21 @@ API: dict[type[BaseHandler], list[Operation]] = {
     ],
     sessions.RestartHandler: [
         Operation("POST", f"{_SESSION}/restart", "Start a fresh kernel in the same session", SessionInfo)
+    ],
+    sessions.SleepHandler: [
+        Operation("POST", f"{_SESSION}/sleep", "Let the session sleep, with its variables on disk", SessionInfo)
+    ],
+    sessions.WakeHandler: [
+        Operation("POST", f"{_SESSION}/wake", "Wake the session; start a kernel if it has none", SessionInfo)
+    ],
+    sessions.CompleteHandler: [
+        Operation(
+            "POST",
+            f"{_SESSION}/complete",
+            "Tell how code may go on at its cursor, while no cell runs",
+            Completion,
+            sessions.Complete,
+        )
     ],
     variables.VariablesHandler: [
         Operation("GET", _VARIABLES, "List the session's variables, also while a cell runs", VariableList)

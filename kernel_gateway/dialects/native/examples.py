@@ -40,11 +40,13 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
+from kernel_gateway.dialects.native.sessions import Complete
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.http.usage_report import UsageReport
+from sessions.kernels.completion import Completion
 from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model.errors import SessionNotFound
 
@@ -226,6 +228,8 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         Result: _ENDED | {"outputs": [_OUTPUT]},
         Failure: {"error": _ERROR | {"request_id": "e14c2d94f2b0236a"}},
         Interrupted: {"interrupted": True},
+        Complete: {"code": "df.descr", "cursor": 8},
+        Completion: {"matches": ["describe"], "start": 3, "end": 8},
         ExecutionSummary: _BY_ID | {"status": "queued", "result": None},
         ExecutionDetail: _BY_ID | {"outputs": [_OUTPUT], "outputs_kept": True},
         ExecutionList: {"executions": [_BY_ID], "truncated": False},

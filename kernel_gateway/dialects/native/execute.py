@@ -44,9 +44,11 @@ class ExecuteHandler(JsonHandler):
         body = self.body(Execute)
         self._plain, self._language = PlainText() if body.plain else None, body.language
         key, request, seen = SessionKey(self.tenant, name), body.request(self.tenant_settings), self._last_seen()
-        for field in ("interactive", "tools"):
-            if getattr(body, field) and not self._can_answer(body):
-                raise InvalidRequest(f"a cell with `{field}` needs an idempotency_key and a stream", field=field)
+        if body.tools and not self._sees_calls(body):
+            raise InvalidRequest("a cell with `tools` needs an idempotency_key and a stream", field="tools")
+        if body.interactive and body.wait and not self._sees_calls(body):
+            told = "a cell with `interactive` needs an idempotency_key and a stream, or `wait` false"
+            raise InvalidRequest(told, field="interactive")
         if not body.wait:
             await self._submit(key, request, seen)
             return
@@ -56,8 +58,8 @@ class ExecuteHandler(JsonHandler):
         else:
             await work
 
-    def _can_answer(self, body: Execute) -> bool:
-        """Return whether the client sees what the cell asks, and can name the execution in its answer."""
+    def _sees_calls(self, body: Execute) -> bool:
+        """Return whether the client sees in its stream what the cell asks, and can name the execution in its answer."""
         return body.idempotency_key is not None and body.wait and self._media_type() is not None
 
     def _media_type(self) -> str | None:

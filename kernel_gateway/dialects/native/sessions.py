@@ -5,12 +5,18 @@ from __future__ import annotations
 import secrets
 from http import HTTPStatus
 
-from kernel_gateway.dialects.native.models import CreateSession, Interrupted, SessionInfo, SessionList
+from pydantic import Field
+
+from kernel_gateway.dialects.native.models import CODE_MAX, CreateSession, Interrupted, SessionInfo, SessionList
+from kernel_gateway.errors import NotSupported
 from kernel_gateway.http.handlers import JsonHandler
+from kernel_gateway.http.request_body import Body
 from kernel_gateway.http.transfers import send_pieces
 from sessions.cells.notebook import notebook
+from sessions.model.errors import CheckpointRefused
 from sessions.model.values import SessionKey
 from sessions.session.session import Session
+from sessions.session.states import State
 
 
 class SessionsHandler(JsonHandler):
@@ -73,6 +79,46 @@ class RestartHandler(ExistingHandler):
         session = self.session(name)
         await session.restart()
         self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
+
+class SleepHandler(ExistingHandler):
+    """`/v1/sessions/{name}/sleep`."""
+
+    async def post(self, name: str) -> None:
+        """Write the memory of the session's kernel to disk, and end the kernel."""
+        session = self.session(name)
+        if not session.can_sleep:
+            raise NotSupported("this gateway cannot let sessions sleep")
+        if session.state is not State.ASLEEP and (reason := await session.fall_asleep()):
+            raise CheckpointRefused(f"the session stays awake: {session.sleep_problem or reason}")
+        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
+
+class WakeHandler(ExistingHandler):
+    """`/v1/sessions/{name}/wake`."""
+
+    async def post(self, name: str) -> None:
+        """Wake the session's kernel, or start one if there is none."""
+        session = self.session(name)
+        await session.start()
+        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
+
+class Complete(Body):
+    """Code to complete."""
+
+    code: str = Field(max_length=CODE_MAX)
+    cursor: int = Field(ge=0, description="number of characters of the code before the cursor")
+
+
+class CompleteHandler(ExistingHandler):
+    """`/v1/sessions/{name}/complete`."""
+
+    async def post(self, name: str) -> None:
+        """Tell how the code may go on at its cursor."""
+        body = self.body(Complete)
+        found = await self.session(name).complete(body.code, min(body.cursor, len(body.code)))
+        self.finish_json(found.model_dump(mode="json"))
 
 
 class NotebookHandler(ExistingHandler):

@@ -46,6 +46,23 @@ function listed(fields) {
   return Array.isArray(fields) ? fields : [];
 }
 
+/** Ask for something that is no JSON, or send it; the response, which is no refusal. */
+export async function transfer(method, path, body, { patience = 600 } = {}) {
+  const response = await sendRaw(method, path, body, {}, patience);
+  if (response.ok) return response;
+  const type = response.headers.get("Content-Type") ?? "";
+  const answer = type.startsWith("application/json") ? await whole(response) : null;
+  throw answer?.error ? refused(answer) : foreign(response.status);
+}
+
+/** A WebSocket to the gateway. Browsers send no header with it, so a subprotocol carries the key. */
+export function socket(path) {
+  const address = new URL(`../${path}`, location.href);
+  address.protocol = address.protocol.replace("http", "ws");
+  const carrier = btoa(key).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  return new WebSocket(address, ["kernel-gateway", `key.${carrier}`]);
+}
+
 /** Whether the gateway answers. */
 export async function answers() {
   try {
@@ -57,13 +74,16 @@ export async function answers() {
 }
 
 async function send(method, path, body, patience) {
-  const headers = { Authorization: `Bearer ${key}` };
-  if (body !== undefined) headers["Content-Type"] = "application/json";
+  if (body === undefined) return sendRaw(method, path, undefined, {}, patience);
+  return sendRaw(method, path, JSON.stringify(body), { "Content-Type": "application/json" }, patience);
+}
+
+async function sendRaw(method, path, body, headers, patience) {
   try {
     return await fetch(`../${path}`, {
       method,
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
+      headers: { Authorization: `Bearer ${key}`, ...headers },
+      body,
       cache: "no-store",
       credentials: "omit",
       redirect: "error",

@@ -1,4 +1,4 @@
-"""The admin page in a real browser: one gateway and one browser per module, a new page per test."""
+"""The pages for people in a real browser: one gateway and one browser per module, a new page per test."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ from playwright.sync_api import Browser, ConsoleMessage, Locator, Page, expect
 
 from tests import gateways
 from tests.clients.browsers import URL, chromium
-from tests.gateways import Gateway
+from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import until
 
 #: seconds to wait for anything on the page, on a slow machine
@@ -78,14 +79,54 @@ def browser(wire: Wire, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Br
 
 
 @dataclass
-class AdminPage:
-    """The page as a user reads and operates it."""
+class UserPage:
+    """A page as a user reads and operates it."""
 
     page: Page
     gateway: Gateway
     key: str
     #: errors and warnings of the page or its policy
     problems: list[str] = field(default_factory=list)
+
+    def press(self, name: str, within: Locator | None = None) -> None:
+        (within or self.page).get_by_role("button", name=name, exact=True).click()
+
+    def rows(self, table: str) -> Locator:
+        return self.page.get_by_role("table", name=table).locator("tbody tr")
+
+
+class SessionPage(UserPage):
+    """The session page."""
+
+    def open(self, place: str = "") -> None:
+        self.page.goto(f"{URL}/ui/{'#' + place if place else ''}")
+        expect(self.page.get_by_role("heading", name="Sign in")).to_be_visible()
+
+    def enter(self, key: str) -> None:
+        self.page.get_by_label("Key", exact=True).fill(key)
+        self.page.get_by_role("button", name="Sign in").click()
+
+    def sign_in(self, place: str = "") -> None:
+        self.open(place)
+        self.enter(self.key)
+        expect(self.page.get_by_role("navigation")).to_be_visible()
+
+    def cell(self, number: int) -> Locator:
+        return self.page.locator(f"#cell-{number}")
+
+    @property
+    def code(self) -> Locator:
+        """The place to type code."""
+        return self.page.get_by_role("textbox", name="Code")
+
+    def run(self, code: str) -> None:
+        self.code.fill(code)
+        self.code.press("Shift+Enter")
+        expect(self.code).to_have_value("")
+
+
+class AdminPage(UserPage):
+    """The admin page."""
 
     def open(self, section: str = "") -> None:
         self.page.goto(f"{URL}/admin/{'#' + section if section else ''}")
@@ -110,17 +151,11 @@ class AdminPage:
         """The section that is shown."""
         return self.page.locator("main > section:visible")
 
-    def rows(self, table: str) -> Locator:
-        return self.page.get_by_role("table", name=table).locator("tbody tr")
-
     def row(self, table: str, *words: str) -> Locator:
         found = self.rows(table)
         for word in words:
             found = found.filter(has_text=word)
         return found
-
-    def press(self, name: str, within: Locator | None = None) -> None:
-        (within or self.page).get_by_role("button", name=name, exact=True).click()
 
     def ask(self, method: str, path: str, key: str | None = None, **options: Any) -> requests.Response:
         """Call the API directly, with the admin's key unless another is given."""
@@ -133,16 +168,16 @@ class AdminPage:
 
 
 @pytest.fixture
-def pages(browser: Browser, gateway: Gateway, admin: str) -> Iterator[Callable[..., AdminPage]]:
-    """A function that opens pages. At the end, no page may have problems that the test has not cleared."""
-    opened: list[AdminPage] = []
+def all_pages(browser: Browser, gateway: Gateway) -> Iterator[Callable[..., Any]]:
+    """A function that opens pages of a kind. At the end, no page may have problems that the test has not cleared."""
+    opened: list[UserPage] = []
 
-    def make(**options: Any) -> AdminPage:
+    def make(kind: type[UserPage], key: str, **options: Any) -> UserPage:
         page = browser.new_context(**options).new_page()
         page.set_default_timeout(PATIENCE * 1000)
         expect.set_options(timeout=PATIENCE * 1000)
         page.add_init_script(WATCH)
-        made = AdminPage(page, gateway, admin)
+        made = kind(page, gateway, key)
         page.on("pageerror", lambda error: made.problems.append(str(error)))
         page.on("console", lambda message: made.problems.extend(_complaint(message)))
         opened.append(made)
@@ -153,6 +188,24 @@ def pages(browser: Browser, gateway: Gateway, admin: str) -> Iterator[Callable[.
         violations = made.page.evaluate("window.violations ?? []")
         made.page.context.close()
         assert made.problems + violations == []
+
+
+@pytest.fixture
+def pages(all_pages: Callable[..., AdminPage], admin: str) -> Callable[..., AdminPage]:
+    """A function that opens admin pages."""
+    return partial(all_pages, AdminPage, admin)
+
+
+@pytest.fixture
+def session_pages(all_pages: Callable[..., SessionPage]) -> Callable[..., SessionPage]:
+    """A function that opens session pages of a tenant."""
+    return partial(all_pages, SessionPage, KEYS["alice"])
+
+
+@pytest.fixture
+def session_page(session_pages: Callable[..., SessionPage]) -> SessionPage:
+    """A session page in a window of usual size."""
+    return session_pages(viewport={"width": 1280, "height": 900})
 
 
 def _complaint(message: ConsoleMessage) -> list[str]:

@@ -12,7 +12,7 @@ from requests import Response
 
 from kernel_gateway.dialects.native.models import SessionInfo
 from tests.gateways import Gateway, text_of
-from tests.kernel_gateway.calls import SHARED, failure, process_only
+from tests.kernel_gateway.calls import SHARED, failure, process_only, until
 
 MIB = 1024**2
 
@@ -287,3 +287,34 @@ def test_a_session_has_no_network_and_one_that_asks_for_one_is_refused_with_the_
     made = gateway.call("POST", "/v1/sessions", json={"name": "offline"})
     assert made.json()["network"] == "none"
     gateway.call("DELETE", "/v1/sessions/offline")
+
+
+# -- sleep, wake, completion -----------------------------------------------------------------------------------
+
+
+def test_a_session_sleeps_and_wakes_at_its_clients_wish(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "kept = 42")
+    asked = gateway.call("POST", f"/v1/sessions/{session}/sleep")
+    if gateway.isolation == "process":
+        assert failure(asked) == (501, "SB046")
+        assert gateway.call("POST", f"/v1/sessions/{session}/wake").json()["state"] == "idle"
+    elif asked.status_code == 200:
+        assert asked.json()["state"] == "asleep"
+        assert gateway.call("POST", f"/v1/sessions/{session}/wake").json()["state"] == "idle"
+    else:
+        assert failure(asked)[1] in {"SB041", "SB046"}
+    assert gateway.text(session, "kept") == "42"
+
+
+def test_code_is_completed_while_no_cell_runs(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "import math")
+    path = f"/v1/sessions/{session}/complete"
+    found = gateway.call("POST", path, json={"code": "'\U0001f98a'; math.sqr", "cursor": 13}).json()
+    assert "sqrt" in str(found["matches"])
+    assert found["end"] == 13
+    assert failure(gateway.call("POST", path, json={"code": "a", "cursor": -1})) == (400, "SB002")
+    code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
+    gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": code, "wait": False})
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "busy")
+    assert failure(gateway.call("POST", path, json={"code": "math.", "cursor": 5})) == (400, "SB002")
+    gateway.call("PUT", f"/v1/sessions/{session}/files/go", data=b"")

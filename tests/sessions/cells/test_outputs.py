@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nbformat import v4
 
 from sessions.cells import outputs
-from sessions.cells.outputs import OUTPUT_BYTES, PIECE_BYTES, Event, OutputArea
+from sessions.cells.outputs import OUTPUT_BYTES, PIECE_BYTES, Event, OutputArea, Place, joined
 from tests.fakes import Saying, busy, clear, display, error, idle, result, stream, update
 
 Json = dict[str, Any]
@@ -466,3 +466,48 @@ def test_the_size_of_nearly_empty_outputs_is_their_memory() -> None:
     grown = tracemalloc.get_traced_memory()[0] - before
     tracemalloc.stop()
     assert grown / 3 < kernel.area.size < grown * 3
+
+
+# -- readers ---------------------------------------------------------------------------------------------------
+
+SAYINGS = st.sampled_from(
+    [
+        stream("a"),
+        stream("b\n"),
+        stream("c", "stderr"),
+        display("1", display_id="d"),
+        display("2"),
+        update("3", display_id="d"),
+        error("E"),
+        clear(wait=False),
+        clear(wait=True),
+    ]
+)
+
+
+@settings(max_examples=300)
+@given(st.lists(st.tuples(SAYINGS, st.booleans()), max_size=14))
+def test_a_reader_that_looks_now_and_then_has_what_the_area_has(said: list[tuple[Saying, bool]]) -> None:
+    area, place, read = OutputArea(100_000), Place(), list[Json]()
+    for saying, looks in [*said, (busy(), True)]:
+        _ = area.update(saying.to("cell")) if saying.type == "update_display_data" else area.add(saying.to("cell"))
+        if not looks:
+            continue
+        fresh, later, place = area.since(place)
+        read = [] if fresh else read
+        for output in map(joined, later):
+            streams = output["output_type"] == "stream" and read and read[-1].get("name") == output["name"]
+            if streams:
+                read[-1]["text"] += output["text"]
+            else:
+                read.append(output)
+    assert read == area.outputs()
+
+
+def test_a_reader_gets_each_text_once(kernel: Kernel) -> None:
+    kernel.says(*(stream("x" * 100) for _ in range(10)))
+    _, first, place = kernel.area.since(Place())
+    kernel.says(stream("y"))
+    fresh, later, _ = kernel.area.since(place)
+    assert not fresh
+    assert [joined(output)["text"] for output in (*first, *later)] == ["x" * 1000, "y"]

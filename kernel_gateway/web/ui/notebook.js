@@ -1,0 +1,264 @@
+// One session as a notebook that grows while cells of any client run.
+import { call, transfer } from "../admin/api.js";
+import { confirmed } from "../admin/dialog.js";
+import { button, chip, h, named, newId, Notice } from "../admin/dom.js";
+import { Cell } from "./cell.js";
+import { Checkpoints } from "./checkpoints.js";
+import { Editor } from "./editor.js";
+import { Files } from "./files.js";
+import { saved } from "./saved.js";
+import { KINDS } from "./sessions.js";
+import { Variables } from "./variables.js";
+
+/** cells that the page shows, and cells whose outputs it holds, which is what the feed allows */
+const CELLS = 10_000;
+const SEEN = 64;
+/** pixels around the window in which cells are made */
+const MARGIN = 600;
+/** pixels from the end within which the page follows new output */
+const END = 120;
+
+export class Notebook {
+  #feed;
+  #session = null;
+  #cells = new Map();
+  #seen = new Set();
+  #asked = false;
+  #wanted;
+  #stop = new AbortController();
+  #watch;
+  #list = h("div", { class: "cells" });
+  #state = h("span", { class: "states" });
+  #empty = h("p", { class: "hint" }, "Connecting …");
+  #news = h("p", { class: "unseen", role: "status" });
+  notice = new Notice();
+
+  /** @param cell number of the cell that a link names, or null */
+  constructor(feed, name, cell) {
+    this.#feed = feed;
+    this.name = name;
+    this.#wanted = cell;
+    const id = newId();
+    this.heading = h("h1", { id, tabindex: "-1" }, named(name));
+    const path = `v1/sessions/${encodeURIComponent(name)}`;
+    this.editor = new Editor(path, this.notice, () => this.#codes());
+    const panels = [new Variables(path), new Files(path), new Checkpoints(path)];
+    this.#panels = panels;
+    this.element = h(
+      "section",
+      { class: "notebook", "aria-labelledby": id },
+      h("div", { class: "line apart" }, h("div", { class: "line" }, this.heading, this.#state), this.#actions(path)),
+      this.notice.element,
+      this.#news,
+      h(
+        "div",
+        { class: "columns" },
+        h("div", { class: "column" }, h("section", { "aria-label": "Cells" }, this.#empty, this.#list), this.editor.element),
+        h("aside", { "aria-label": "Variables, files and checkpoints" }, ...panels.map((panel) => panel.element)),
+      ),
+    );
+    this.#watch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${MARGIN}px 0px` });
+    this.#listen();
+  }
+
+  #panels;
+
+  #listen() {
+    const options = { signal: this.#stop.signal };
+    this.#feed.addEventListener("opened", ({ detail }) => this.#open(detail.session), options);
+    this.#feed.addEventListener("absent", () => this.#absent(), options);
+    this.#feed.addEventListener("cells", ({ detail }) => this.#tell(detail), options);
+    this.#feed.addEventListener("outputs", ({ detail }) => this.#show(detail), options);
+    this.#feed.addEventListener("session", ({ detail }) => this.#now(detail.session), options);
+    this.#feed.open(this.name);
+  }
+
+  close() {
+    this.#stop.abort();
+    this.#watch.disconnect();
+    this.#feed.open(null);
+    for (const cell of this.#cells.values()) cell.leave();
+  }
+
+  /** Bring a cell into view. */
+  goTo(number) {
+    const cell = this.#cells.get(number);
+    this.#wanted = cell ? null : number;
+    cell?.element.scrollIntoView({ block: "center" });
+    cell?.element.focus({ preventScroll: true });
+  }
+
+  #actions(path) {
+    const act = (what, told) => async () => {
+      this.notice.clear();
+      try {
+        await call("POST", `${path}/${what}`);
+        this.notice.tell(told);
+      } catch (failure) {
+        this.notice.fail(failure);
+      }
+    };
+    this.sleep = button("Sleep", act("sleep", "The session sleeps. Its next use wakes it."), { hidden: true });
+    this.wake = button("Wake", act("wake", "The session is awake."), { hidden: true });
+    return h(
+      "div",
+      { class: "line" },
+      button("Interrupt", act("interrupt", "The running cell was interrupted.")),
+      button("Restart", () => this.#restart(act("restart", "The session has a fresh kernel."))),
+      this.sleep,
+      this.wake,
+      button("Download notebook", () => this.#download(`${path}/notebook`)),
+      button("End", () => this.#end(path), { kind: "danger" }),
+    );
+  }
+
+  async #restart(restart) {
+    const lost = h("p", {}, "Its variables are lost. Its files stay.");
+    if (await confirmed("Restart the kernel?", "Restart kernel", lost)) await restart();
+  }
+
+  async #end(path) {
+    const lost = h("p", {}, named(this.name), ": its variables and files are lost.");
+    if (!(await confirmed("End this session?", "End session", lost))) return;
+    try {
+      await call("DELETE", path);
+      location.hash = "";
+    } catch (failure) {
+      this.notice.fail(failure);
+    }
+  }
+
+  async #download(path) {
+    try {
+      saved(await (await transfer("GET", path)).blob(), `${this.name}.ipynb`);
+    } catch (failure) {
+      this.notice.fail(failure);
+    }
+  }
+
+  // -- what the feed tells ---------------------------------------------------------------------------------
+
+  #open(session) {
+    this.#session = session;
+    for (const cell of this.#cells.values()) cell.leave();
+    this.#cells.clear();
+    this.#seen.clear();
+    this.#list.replaceChildren();
+    this.#empty.textContent = "No cell has run yet. Type code below.";
+    this.#empty.hidden = false;
+    this.#now(session);
+  }
+
+  #absent() {
+    this.#session = null;
+    this.#state.replaceChildren(chip("no session"));
+    this.#empty.hidden = false;
+    this.#empty.textContent = "There is no session of this name. The first cell that you run makes it.";
+  }
+
+  #now(session) {
+    this.#session = session;
+    const { state, language } = session;
+    const told = [chip(state, KINDS.get(state)), chip(language)];
+    if (told.map((it) => it.textContent).join() !== [...this.#state.children].map((it) => it.textContent).join()) {
+      this.#state.replaceChildren(...told);
+    }
+    this.sleep.hidden = !session.can_sleep || state === "asleep" || state === "dead";
+    this.wake.hidden = state !== "asleep" && state !== "dead";
+    this.editor.told(session);
+    for (const panel of this.#panels) panel.told(session);
+  }
+
+  #tell({ cells, gone, oldest }) {
+    const follows = this.#atEnd();
+    let ended = false;
+    for (const head of cells) {
+      const known = this.#cells.get(head.number);
+      const cell = known ?? this.#add(head.number);
+      const [before, asked] = [known?.state, cell.question];
+      cell.tell(head);
+      ended ||= head.state === "done" || head.state === "failed";
+      if (before && before !== head.state && head.state !== "running") this.#say(`Cell ${head.number}: ${head.state}`);
+      if (head.question && !asked) this.#say(`Cell ${head.number} asks: ${head.question.prompt}`);
+    }
+    for (const number of gone) this.#lose(number, oldest);
+    while (this.#cells.size > CELLS) this.#remove(this.#cells.keys().next().value);
+    this.#empty.hidden = this.#cells.size > 0;
+    if (this.#wanted !== null && this.#cells.has(this.#wanted)) this.goTo(this.#wanted);
+    else if (follows) this.#follow();
+    if (ended) for (const panel of this.#panels) panel.cellEnded();
+  }
+
+  #say(text) {
+    this.#news.textContent = text;
+  }
+
+  #add(number) {
+    const cell = new Cell(this.name, number);
+    this.#cells.set(number, cell);
+    this.#list.append(cell.element);
+    this.#watch.observe(cell.element);
+    return cell;
+  }
+
+  /** The oldest cells are not kept for ever; others are gone because their client wanted no trace of them. */
+  #lose(number, oldest) {
+    const cell = this.#cells.get(number);
+    if (!cell) return;
+    if (number >= oldest) return this.#remove(number);
+    this.#watch.unobserve(cell.element);
+    this.#seen.delete(number);
+    cell.forget();
+  }
+
+  #remove(number) {
+    const cell = this.#cells.get(number);
+    this.#watch.unobserve(cell.element);
+    cell.leave();
+    cell.element.remove();
+    this.#cells.delete(number);
+    this.#seen.delete(number);
+  }
+
+  #show(frame) {
+    const follows = this.#atEnd();
+    this.#cells.get(frame.cell)?.show(frame);
+    if (follows) this.#follow();
+  }
+
+  // -- what is in view ---------------------------------------------------------------------------------------
+
+  #look(entries) {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting) this.#seen.add(target.cell.number);
+      else this.#seen.delete(target.cell.number);
+    }
+    if (this.#asked) return;
+    this.#asked = true;
+    requestAnimationFrame(() => this.#see());
+  }
+
+  #see() {
+    this.#asked = false;
+    if (!this.#session) return;
+    const seen = new Set([...this.#seen].sort((a, b) => a - b).slice(-SEEN));
+    for (const cell of this.#cells.values()) {
+      if (cell.seen && !seen.has(cell.number)) cell.leave();
+      else if (!cell.seen && seen.has(cell.number)) cell.enter();
+    }
+    this.#feed.see([...seen], this.#session.id);
+  }
+
+  #atEnd() {
+    const { scrollHeight, scrollTop, clientHeight } = document.scrollingElement;
+    return scrollHeight - scrollTop - clientHeight < END;
+  }
+
+  #follow() {
+    document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
+  }
+
+  #codes() {
+    return [...this.#cells.values()].map((cell) => cell.code).filter(Boolean);
+  }
+}

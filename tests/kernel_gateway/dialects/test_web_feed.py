@@ -1,0 +1,264 @@
+"""The feed of the session page, on a real gateway: cells of every dialect, for the tenant alone."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import urlsafe_b64encode
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.websocket import WebSocketClientConnection, websocket_connect
+
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway import e2b, jupyter, mcp
+from tests.kernel_gateway.calls import SHARED
+
+Frame = dict[str, Any]
+
+
+@pytest.fixture
+def gateway(started: Callable[[str], Gateway]) -> Gateway:
+    """The gateway without a sandbox: the wire is the same."""
+    return started("process")
+
+
+def offered(key: str) -> list[str]:
+    """Return the subprotocols that the page offers."""
+    return ["kernel-gateway", "key." + urlsafe_b64encode(key.encode()).decode().rstrip("=")]
+
+
+class Page:
+    """What a page knows from the feed."""
+
+    def __init__(self, connection: WebSocketClientConnection) -> None:
+        self.connection = connection
+        self.sessions: dict[str, Frame] = {}
+        self.session = ""
+        self.cells: dict[int, Frame] = {}
+        self.outputs: dict[int, list[Frame]] = {}
+        self.codes: dict[int, str] = {}
+        self.errors: list[Frame] = []
+        self.absent = 0
+
+    async def send(self, **frame: Any) -> None:
+        await self.connection.write_message(json.dumps(frame))
+
+    async def see(self, *numbers: int) -> None:
+        self.outputs = {number: self.outputs.get(number, []) for number in numbers}
+        await self.send(see=numbers, session=self.session)
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(60):
+            while not condition():
+                message = await self.connection.read_message()
+                assert message is not None, self.connection.close_code
+                self._take(json.loads(message))
+
+    def _take(self, frame: Frame) -> None:
+        match frame["type"]:
+            case "sessions":
+                self.sessions = {session["name"]: session for session in frame["sessions"]}
+            case "opened":
+                self.session, self.cells, self.outputs = frame["session"]["id"], {}, {}
+            case "absent":
+                self.absent += 1
+            case "cells":
+                self.cells |= {cell["number"]: cell for cell in frame["cells"]}
+                for number in frame["gone"]:
+                    del self.cells[number]
+            case "outputs" if frame["cell"] in self.outputs:
+                self.codes |= {frame["cell"]: frame["code"]} if "code" in frame else {}
+                known = [] if frame["fresh"] else self.outputs[frame["cell"]]
+                self.outputs[frame["cell"]] = known + frame["outputs"]
+            case "error":
+                self.errors.append(frame["error"])
+
+    def ended(self, number: int) -> bool:
+        return self.cells.get(number, {}).get("state") in {"done", "failed"}
+
+    def text(self, number: int) -> str:
+        return "".join(output.get("text", "") for output in self.outputs[number])
+
+
+@asynccontextmanager
+async def watching(gateway: Gateway, name: str | None = None, tenant: str = "alice") -> AsyncIterator[Page]:
+    """Connect a page that shows a session."""
+    request = HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/ui/feed")
+    connection = await websocket_connect(request, subprotocols=offered(KEYS[tenant]), max_message_size=2**26)
+    page = Page(connection)
+    try:
+        if name is not None:
+            await page.send(open=name)
+        yield page
+    finally:
+        connection.close()
+        while await connection.read_message() is not None:
+            pass
+
+
+async def test_the_key_is_a_subprotocol_that_is_never_repeated(gateway: Gateway) -> None:
+    async with watching(gateway) as page:
+        assert page.connection.selected_subprotocol == "kernel-gateway"
+    for key in ("unknown-key-1", "ключ", ""):
+        request = HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/ui/feed")
+        with pytest.raises(HTTPClientError, match="401"):
+            await websocket_connect(request, subprotocols=offered(key))
+
+
+async def test_cells_of_every_dialect_are_told_with_their_outputs(gateway: Gateway) -> None:
+    kernel = gateway.call("POST", "/api/kernels", json={}).json()["id"]
+
+    async def over_http() -> None:
+        await asyncio.to_thread(gateway.execute, kernel, "print('over HTTP')")
+
+    async def over_jupyter() -> None:
+        async with jupyter.connected(gateway, kernel) as client:
+            await client.execute("print('over Jupyter')")
+
+    async def over_mcp() -> None:
+        arguments = {"code": "print('over MCP')", "session": kernel}
+        wire = mcp.modern("tools/call", name="run_code", arguments=arguments)
+        await asyncio.to_thread(mcp.result_of, gateway, wire)
+
+    async with watching(gateway, kernel) as page:
+        await page.until(lambda: page.session)
+        for number, run in enumerate((over_http, over_jupyter, over_mcp), 1):
+            await run()
+            await page.until(lambda number=number: page.ended(number))  # type: ignore[misc]  # bound at once
+        await page.see(1, 2, 3)
+        await page.until(lambda: all(page.outputs[number] for number in (1, 2, 3)))
+        assert [page.text(number) for number in (1, 2, 3)] == ["over HTTP\n", "over Jupyter\n", "over MCP\n"]
+        assert page.codes[2] == "print('over Jupyter')"
+    gateway.call("DELETE", f"/api/kernels/{kernel}")
+
+
+async def test_cells_of_e2bs_sandboxes_are_told(gateway: Gateway) -> None:
+    before = {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]}
+    with e2b.boxed(gateway) as box:
+        await asyncio.to_thread(box.run, "print('over E2B')")
+        names = {session["name"] for session in gateway.call("GET", "/v1/sessions").json()["sessions"]} - before
+        async with watching(gateway) as page:
+            await page.until(lambda: names <= page.sessions.keys())
+            [name] = [name for name in names if page.sessions[name]["cells"]]
+            await page.send(open=name)
+            await page.until(lambda: page.ended(1))
+            await page.see(1)
+            await page.until(lambda: page.outputs[1])
+            assert page.text(1) == "over E2B\n"
+
+
+async def test_output_is_told_while_its_cell_runs_and_only_of_cells_in_view(gateway: Gateway, session: str) -> None:
+    code = (
+        "import os, time\nprint('begun', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.02)\nprint('over')"
+    )
+    async with watching(gateway, session) as page:
+        running = asyncio.create_task(asyncio.to_thread(gateway.execute, session, code))  # noqa: TID251 - awaited below
+        await page.until(lambda: page.cells.get(1, {}).get("state") == "running")
+        await page.see(1)
+        await page.until(lambda: page.outputs[1])
+        assert page.text(1) == "begun\n"
+        gateway.call("PUT", f"/v1/sessions/{session}/files/go", data=b"")
+        await running
+        await page.until(lambda: page.ended(1) and page.text(1) == "begun\nover\n")
+        await page.see()
+        await asyncio.to_thread(gateway.execute, session, "print('unseen')")
+        await page.until(lambda: page.ended(2))
+        assert page.outputs == {}
+
+
+async def test_a_question_is_told_and_answered_by_the_executions_id(gateway: Gateway, session: str) -> None:
+    async with watching(gateway, session) as page:
+        body = {"code": "print('Hello', input('Who? '))", "wait": False, "interactive": True}
+        made = gateway.call("POST", f"/v1/sessions/{session}/execute", json=body)
+        assert made.status_code == 202
+        await page.until(lambda: page.cells.get(1, {}).get("question"))
+        question = page.cells[1]["question"]
+        assert (question["execution"], question["prompt"]) == (made.json()["id"], "Who? ")
+        path = f"/v1/sessions/{session}/executions/{question['execution']}/input"
+        answer = {"input": "Ada", "question": question["number"]}
+        assert gateway.call("POST", path, json=answer).status_code == 204
+        await page.until(lambda: page.ended(1))
+        assert page.cells[1]["question"] is None
+        await page.see(1)
+        await page.until(lambda: page.outputs[1])
+        assert page.text(1) == "Hello Ada\n"
+
+
+async def test_a_cell_without_a_trace_disappears(gateway: Gateway, session: str) -> None:
+    async with watching(gateway, session) as page:
+        gateway.execute(session, "1")
+        await page.until(lambda: page.ended(1))
+        code = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.02)"
+        gateway.call(
+            "POST", f"/v1/sessions/{session}/execute", json={"code": code, "store_history": False, "wait": False}
+        )
+        await page.until(lambda: 2 in page.cells)
+        gateway.call("PUT", f"/v1/sessions/{session}/files/go", data=b"")
+        await page.until(lambda: 2 not in page.cells)
+        assert 1 in page.cells
+
+
+async def test_another_tenants_session_is_absent(gateway: Gateway) -> None:
+    gateway.execute(SHARED, "1")
+    async with watching(gateway, SHARED, "bob") as page:
+        await page.until(lambda: page.absent)
+        assert SHARED not in page.sessions
+
+
+async def test_a_session_that_is_made_anew_begins_anew(gateway: Gateway, session: str) -> None:
+    async with watching(gateway, session) as page:
+        gateway.execute(session, "print('first')")
+        await page.until(lambda: page.ended(1))
+        before = page.session
+        gateway.call("DELETE", f"/v1/sessions/{session}")
+        await page.until(lambda: page.absent)
+        gateway.execute(session, "print('second')")
+        await page.until(lambda: page.session != before and page.ended(1))
+        await page.see(1)
+        await page.until(lambda: page.outputs[1])
+        assert page.text(1) == "second\n"
+
+
+async def test_a_bad_frame_is_refused_and_the_socket_stays_open(gateway: Gateway, session: str) -> None:
+    async with watching(gateway) as page:
+        for frame in (
+            "{",
+            "[]",
+            '{"open": 1}',
+            '{"open": "../x"}',
+            '{"see": [0], "more": 1}',
+            json.dumps({"see": [1] * 65}),
+        ):
+            errors = len(page.errors)
+            await page.connection.write_message(frame)
+            await page.until(lambda errors=errors: len(page.errors) > errors)  # type: ignore[misc]  # bound at once
+        assert {error["code"] for error in page.errors} == {"SB002"}
+        await page.send(open=session)
+        gateway.execute(session, "1")
+        await page.until(lambda: page.ended(1))
+
+
+async def test_watching_is_no_use_of_a_session(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "1")
+    before = gateway.call("GET", f"/v1/sessions/{session}").json()["last_activity"]
+    async with watching(gateway, session) as page:
+        await page.until(lambda: page.ended(1))
+        await page.see(1)
+        await page.until(lambda: page.outputs.get(1) is not None and 1 in page.codes)
+    after = gateway.call("GET", f"/v1/sessions/{session}").json()["last_activity"]
+    assert after[:19] == before[:19] or abs(float(after[17:23]) - float(before[17:23])) < 0.5
+
+
+async def test_large_outputs_arrive_whole_in_several_frames(gateway: Gateway, session: str) -> None:
+    shown = "display({'text/plain': str(number) * 20_000}, raw=True)"
+    code = f"from IPython.display import display\nfor number in range(100): {shown}"
+    gateway.execute(session, code)
+    async with watching(gateway, session) as page:
+        await page.until(lambda: page.ended(1))
+        await page.see(1)
+        await page.until(lambda: len(page.outputs[1]) == 100)
+        assert [output["data"]["text/plain"][:2] for output in page.outputs[1][98:]] == ["98", "99"]

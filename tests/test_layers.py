@@ -163,7 +163,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {"cells", "checkpoints"},
         {"channels"},
         {"session"},
-        {"programs", "proving", "sandbox"},
+        {"programs", "proving", "replay", "sandbox"},
         {"ports", "providers", "upkeep"},
     ],
     "sessions.backends.docker": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -192,6 +193,30 @@ class AsyncSession:
         """Return all cells that were run, with their outputs, as `.ipynb`."""
         return b"".join([piece async for piece in self._gateway.content("GET", f"{self._path}/notebook")])
 
+    async def replay(
+        self,
+        name: str,
+        *,
+        notebook: bytes | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `run`
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Run all cells of this session again in a fresh one, and return the report: `cells`, `same`, `different`.
+
+        Args:
+            name: name of the fresh session.
+            notebook: run the cells of this `.ipynb` instead, for example after this session has ended.
+            timeout: seconds that each cell may run.
+            seed: seeds the random numbers before each cell.
+
+        Raises:
+            GatewayError: when the fresh session cannot be made, or cannot go on.
+        """
+        body: dict[str, Any] = {"from": self.name if notebook is None else json.loads(notebook), "as": name}
+        body |= {} if timeout is None else {"timeout": timeout}
+        body |= {} if seed is None else {"seed": seed}
+        return await self._gateway.json("POST", "/v1/replay", body)
+
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, name: str | None = None) -> str:
@@ -269,6 +294,7 @@ class Session:
     restart = blocking(AsyncSession.restart)
     end = blocking(AsyncSession.end)
     notebook = blocking(AsyncSession.notebook)
+    replay = blocking(AsyncSession.replay)
     checkpoint = blocking(AsyncSession.checkpoint)
     checkpoints = blocking(AsyncSession.checkpoints)
     rollback = blocking(AsyncSession.rollback)

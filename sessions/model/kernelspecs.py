@@ -106,6 +106,8 @@ class KernelSpec:
     name_code: str = ""
     #: expression that calls `main` with arguments. Empty means not supported.
     call: str = ""
+    #: code that seeds the random generators. Empty means not supported.
+    seed: str = ""
     #: cell that runs a whole program, with `{json}`. Empty means not supported.
     run: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -151,6 +153,16 @@ class KernelSpec:
         return InvalidRequest(
             f"{self.display_name} is not installed {where}{other}", field="language", language=self.name
         )
+
+    def seed_code(self, seed: int) -> str:
+        """Return the code that seeds the language's random generators.
+
+        Raises:
+            InvalidRequest: when they cannot be seeded.
+        """
+        if not self.seed:
+            raise InvalidRequest(f"the random numbers of {self.display_name} cannot be seeded", field="seed")
+        return self.seed.replace("{seed}", str(seed % 2**31))
 
     def code_with_call(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """Return the code for the kernel: `code`, followed by a call of its `main` if there are arguments.
@@ -280,6 +292,7 @@ def _read(path: Path) -> KernelSpec:
         setenv=ours.get("setenv", ""),
         name_code=ours.get("name", ""),
         call=ours.get("call", ""),
+        seed=ours.get("seed", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
         env=content.get("env", {}),
         logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},

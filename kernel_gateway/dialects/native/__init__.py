@@ -17,6 +17,7 @@ from kernel_gateway.dialects.native import (
     languages,
     overview,
     ports,
+    replay,
     sessions,
     stream,
     tenant_limits,
@@ -199,6 +200,20 @@ API: dict[type[BaseHandler], list[Operation]] = {
             SessionInfo,
             checkpoints.Branch,
             HTTPStatus.CREATED,
+        )
+    ],
+    replay.ReplayHandler: [
+        Operation(
+            "POST",
+            "/v1/replay",
+            "Run the cells of a session or a notebook again in a fresh session, and compare their outputs",
+            replay.ReplayReport,
+            replay.AskReplay,
+            media={
+                media_type: {"schema": ref(replay.ReplayEvent), "x-form": content["x-form"]}
+                for media_type, content in _STREAMED.items()
+            },
+            models=(replay.ReplayEvent,),
         )
     ],
     sessions.NotebookHandler: [

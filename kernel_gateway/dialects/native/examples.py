@@ -40,6 +40,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
+from kernel_gateway.dialects.native.replay import AskReplay, CellReplayed, ReplayEnded, ReplayFailed, ReplayReport
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
@@ -195,6 +196,26 @@ _VARIABLE = {
     "bytes": 160,
 }
 
+_REPLAYED = {
+    "type": "cell",
+    "number": 2,
+    "status": "ok",
+    "state": "preserved",
+    "skipped": None,
+    "error": None,
+    "same": False,
+    "differences": [{"where": "stdout", "before": "42\n", "after": "43\n"}],
+}
+_REPLAY = {
+    "type": "end",
+    "session": "report-2",
+    "session_id": _ID,
+    "same": 7,
+    "different": 1,
+    "skipped": 0,
+    "missing": 0,
+}
+
 _LINK = f"/v1/ports/team-a/report/8501/1769851800..{'0123456789abcdef' * 4}/"
 
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
@@ -209,6 +230,11 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         VariableList: {"variables": [_VARIABLE], "total": 1},
         VariableDetail: _VARIABLE
         | {"columns": [{"name": "city", "type": "str"}, {"name": "sales", "type": "int64"}], "rows": [["Oslo", "120"]]},
+        AskReplay: {"from": "report", "as": "report-2", "seed": 7},
+        CellReplayed: _REPLAYED,
+        ReplayEnded: _REPLAY,
+        ReplayFailed: {"type": "error", "error": _ERROR},
+        ReplayReport: _REPLAY | {"cells": [_REPLAYED]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         NewLink: {"port": 8501, "seconds": 600},

@@ -162,7 +162,9 @@ class Execution(Cell):
             extras["tools"] = [asdict(tool) for tool in request.tools]
         if self._servers is not None and (names := self._servers.names):
             extras["tool_servers"] = list(names)
-        asks = self.kernel.launch.kernelspec.extras and any(extras.values())
+        if request.frame is not None:
+            extras["frame"] = request.frame
+        asks = self.kernel.launch.kernelspec.extras and any(value not in ({}, ()) for value in extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
             "silent": False,

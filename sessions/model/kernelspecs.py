@@ -90,6 +90,8 @@ class KernelSpec:
     extras: bool = False
     #: whether the kernel describes its variables, by a `variables_request` on its control channel
     variables: bool = False
+    #: whether the kernel debugs cells, by `debug_request`s on its control channel
+    debugger: bool = False
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
     preload: tuple[str, ...] = ()
     #: whether the kernel can import these modules and then wait for its keys, so that a golden image of it can be made
@@ -284,6 +286,7 @@ def _read(path: Path) -> KernelSpec:
         lease=bool(ours.get("lease", False)),
         extras=bool(ours.get("extras", False)),
         variables=bool(ours.get("variables", False)),
+        debugger=bool(content.get("metadata", {}).get("debugger", False)),
         preload=tuple(ours.get("preload", ())),
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),

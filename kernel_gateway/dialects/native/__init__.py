@@ -12,6 +12,7 @@ from typing import Any
 from kernel_gateway.dialects.native import (
     admin,
     checkpoints,
+    debug,
     executions,
     files,
     languages,
@@ -38,6 +39,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.gateway import Dialect, Gateway, Route
+from kernel_gateway.http.debugging import DebugCommand
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 from kernel_gateway.http.usage_report import UsageReport
@@ -174,6 +176,16 @@ API: dict[type[BaseHandler], list[Operation]] = {
             "Describe a variable with its content",
             VariableDetail,
         )
+    ],
+    debug.DebugHandler: [
+        Operation("GET", f"{_SESSION}/debug", "Describe the debugged cell", debug.DebugInfo),
+        Operation(
+            "POST",
+            f"{_SESSION}/debug",
+            "Debug a cell: run it with breakpoints, step, look at frames, also after an uncaught exception",
+            debug.DebugInfo,
+            DebugCommand,
+        ),
     ],
     checkpoints.CheckpointsHandler: [
         Operation("GET", _CHECKPOINTS, "List the session's checkpoints, oldest first", checkpoints.CheckpointList),

@@ -16,6 +16,7 @@ from kernel_gateway.dialects.native.checkpoints import (
     RollBack,
     TakeCheckpoint,
 )
+from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.events import (
     ClearEvent,
     ErrorEvent,
@@ -45,6 +46,7 @@ from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, Interru
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.http.debugging import DebugCommand
 from kernel_gateway.http.usage_report import UsageReport
 from sessions.kernels.variables import VariableDetail, VariableList
 from sessions.model.errors import SessionNotFound
@@ -230,6 +232,19 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         VariableList: {"variables": [_VARIABLE], "total": 1},
         VariableDetail: _VARIABLE
         | {"columns": [{"name": "city", "type": "str"}, {"name": "sales", "type": "int64"}], "rows": [["Oslo", "120"]]},
+        DebugCommand: {"command": "launch", "code": "x = 1\nx / 0", "breakpoints": [{"line": 2, "condition": "x > 0"}]},
+        DebugInfo: {
+            "state": "stopped",
+            "reason": "breakpoint",
+            "description": None,
+            "execution": _BY_ID["id"],
+            "frames": [{"frameId": 0, "name": "<module>", "line": 2, "source": "this cell", "text": "x / 0"}],
+            "variables": [{"name": "x", "value": "1", "type": "int"}],
+            "value": None,
+            "breakpoints": [{"line": 2, "verified": True, "message": ""}],
+            "log": [],
+            "error": None,
+        },
         AskReplay: {"from": "report", "as": "report-2", "seed": 7},
         CellReplayed: _REPLAYED,
         ReplayEnded: _REPLAY,

@@ -193,6 +193,19 @@ class AsyncSession:
         """Return all cells that were run, with their outputs, as `.ipynb`."""
         return b"".join([piece async for piece in self._gateway.content("GET", f"{self._path}/notebook")])
 
+    async def debug(self, command: str, /, **arguments: Any) -> dict[str, Any]:
+        """Debug a cell, and return what there is to see: `state`, `frames`, `variables`, `value`.
+
+        Args:
+            command: launch (with `code` and `breakpoints`), next, stepIn, stepOut, continue, pause, wait, stackTrace,
+                variables, evaluate, setBreakpoints or terminate.
+            **arguments: the other fields of `POST …/debug`.
+
+        Raises:
+            GatewayError: when the debugger refuses.
+        """
+        return await self._gateway.json("POST", f"{self._path}/debug", {"command": command} | arguments)
+
     async def replay(
         self,
         name: str,
@@ -294,6 +307,7 @@ class Session:
     restart = blocking(AsyncSession.restart)
     end = blocking(AsyncSession.end)
     notebook = blocking(AsyncSession.notebook)
+    debug = blocking(AsyncSession.debug)
     replay = blocking(AsyncSession.replay)
     checkpoint = blocking(AsyncSession.checkpoint)
     checkpoints = blocking(AsyncSession.checkpoints)

@@ -35,7 +35,7 @@ from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
 #: seconds after a client's last command in which a stopped cell is ended, and the longest time of a debugged cell
 ACT_WITHIN, LONGEST = 180.0, 3600.0
 #: seconds that a command waits for the next stop before it answers that the cell runs
-ANSWER_WITHIN = 20.0
+ANSWER_WITHIN = 10.0
 #: log points that wait for the next answer, and characters of each
 LOG_MAX, LOG_TEXT_MAX = 100, 500
 #: type of the messages with the debugger's events

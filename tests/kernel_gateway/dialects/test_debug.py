@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from http import HTTPStatus
+from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from kernel_gateway.dialects.native.debug import DebugInfo
-from tests.gateways import Gateway
-from tests.kernel_gateway.calls import failure, process_only, until
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import HANGS, exists, failure, process_only, until
 
 AREA = """def area(w, h):
     product = w * h
@@ -121,7 +125,7 @@ def test_a_debugged_cell_is_ended_and_later_cells_do_not_stop(gateway: Gateway, 
         assert ended["state"] == "ended"
         told = outcome(gateway, session, ended)
         assert told["result"]["status"] == "interrupted"
-        assert "after" not in str(told["outputs"])
+        assert [output["output_type"] for output in told["outputs"]] == ["error"]
         assert gateway.text(session, "f()") == "1"
     assert refused(gateway, session, "terminate") == (HTTPStatus.CONFLICT, "SB071")
 
@@ -145,9 +149,8 @@ def test_a_cell_that_runs_is_paused(gateway: Gateway, session: str) -> None:
     assert answer.json()["state"] == "running"
     seen = debug(gateway, session, "pause")
     assert (seen["state"], seen["reason"]) == ("stopped", "pause")
-    assert (
-        int(debug(gateway, session, "evaluate", expression="n", frameId=len(seen["frames"]) - 1)["value"]["value"]) > 0
-    )
+    outermost = len(seen["frames"]) - 1
+    assert debug(gateway, session, "evaluate", expression="n > 0", frameId=outermost)["value"]["value"] == "True"
     assert debug(gateway, session, "terminate")["state"] == "ended"
 
 
@@ -164,6 +167,7 @@ def test_a_cell_that_runs_is_paused(gateway: Gateway, session: str) -> None:
     ],
 )
 def test_bad_commands_are_refused(gateway: Gateway, session: str, command: str, fields: dict[str, Any]) -> None:
+    gateway.execute(session, "1")
     assert refused(gateway, session, command, **fields) == (HTTPStatus.BAD_REQUEST, "SB002")
 
 
@@ -182,3 +186,65 @@ def test_another_tenants_session_is_not_debugged(gateway: Gateway, session: str)
     for method, body in (("GET", None), ("POST", {"command": "stackTrace"})):
         answer = gateway.call(method, f"/v1/sessions/{session}/debug", json=body, tenant="bob")
         assert failure(answer) == (HTTPStatus.NOT_FOUND, "SB011")
+
+
+@process_only
+def test_a_cell_ends_when_its_client_leaves_while_it_waits(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "before = 1")
+    with closing(HTTPConnection(urlsplit(gateway.url).netloc)) as leaving:
+        body = json.dumps({"command": "launch", "code": HANGS})
+        key = {"Authorization": f"Bearer {KEYS['alice']}"}
+        leaving.request("POST", f"/v1/sessions/{session}/debug", body, key)
+        until(lambda: exists(gateway, session, "begun"))
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
+    assert gateway.text(session, "before") == "1"
+
+
+HOSTILE = """
+kernel = get_ipython().kernel
+def forge(event, body):
+    content = {"type": "event", "seq": 1, "event": event, "body": body}
+    kernel.session.send(kernel.iopub_socket, "debug_event", content, kernel.get_parent("shell"))
+"""
+
+
+LIES = """
+async def lie(stream, ident, parent):
+    answer = {'success': True, 'body': {'stackFrames': [{'id': 10**400, 'name': 5}]}}
+    kernel.session.send(stream, 'debug_reply', answer, parent, ident)
+kernel.control_handlers['debug_request'] = lie
+forge('stopped', {'threadId': 1, 'reason': 'step'})
+import time; time.sleep(300)
+"""
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("attack", "told"),
+    [
+        ("for n in range(20_000): forge('stopped', {'threadId': n, 'reason': 'x' * 1000, 'text': 5})", None),
+        ("forge('stopped', {'threadId': 'a', 'reason': []}); forge([], 5)", "ended"),
+        ("kernel.debugpy_stream.socket.close(0)", None),
+        (LIES, "SB003"),
+    ],
+)
+def test_code_that_forges_events_or_breaks_the_debugger_harms_nobody(
+    gateway: Gateway, session: str, attack: str, told: str | None
+) -> None:
+    path, asked = f"/v1/sessions/{session}/debug", {"command": "launch", "code": HOSTILE + attack}
+    found = "running"
+    while found == "running":
+        answer = gateway.call("POST", path, json=asked)
+        found, asked = answer.json().get("state") or failure(answer)[1], {"command": "wait"}
+        assert len(answer.content) < 16 * 1024
+    assert found in {told or found, "ended", "stopped", "SB003", "SB071"}
+    assert told in {found, None}
+    gateway.call("POST", path, json={"command": "terminate"})
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] in {"idle", "dead"})
+    assert gateway.text(session, "6 * 7") == "42"
+    other = f"{session}-beside"
+    try:
+        seen = debug(gateway, other, "launch", code="x = 1\ny = 2", breakpoints=[{"line": 2}])
+        assert values(seen)["x"] == "1"
+    finally:
+        gateway.call("DELETE", f"/v1/sessions/{other}")

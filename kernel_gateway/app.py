@@ -61,6 +61,7 @@ from sessions.programs.runs import ProgramRunner
 from sessions.providers.manager import ProviderManager, Rules
 from sessions.providers.settings import Deployment, ProviderSettings
 from sessions.providers.store import ProviderStore
+from sessions.replay.replay import Replays
 from sessions.sandbox.sandboxes import Sandboxes
 from sessions.session.registry import Registry
 from sessions.session.services import SessionServices
@@ -340,6 +341,7 @@ class Service:
             providers=self.providers,
             provider_settings=self.provider_settings,
             runner=self.runner,
+            replays=Replays(self.registry),
             ports=self.ports,
             links_secret=stored_word(self.state_dir / "links"),
         )

@@ -127,6 +127,8 @@ STATUS: dict[type[SessionError], HTTPStatus] = {
     errors.PortNotOpen: HTTPStatus.BAD_GATEWAY,
     errors.PortsUnavailable: HTTPStatus.NOT_IMPLEMENTED,
     errors.VariableNotFound: HTTPStatus.NOT_FOUND,
+    errors.DebuggerUnavailable: HTTPStatus.NOT_IMPLEMENTED,
+    errors.DebugRefused: HTTPStatus.CONFLICT,
     Unauthorized: HTTPStatus.UNAUTHORIZED,
     UnknownHost: HTTPStatus.MISDIRECTED_REQUEST,
     NoSuchRoute: HTTPStatus.NOT_FOUND,

@@ -27,6 +27,7 @@ from sessions.ports.ports import Ports
 from sessions.programs.program import Runner
 from sessions.providers.manager import ProviderManager
 from sessions.providers.settings import ProviderSettings
+from sessions.replay.replay import Replays
 from sessions.sandbox.sandboxes import Sandboxes
 from sessions.session.registry import Registry
 from sessions.store.audit import Audit
@@ -85,6 +86,8 @@ class Gateway:
     provider_settings: ProviderSettings
     #: runs one-shot programs in this gateway's kernels, even when the settings name another provider
     runner: Runner
+    #: runs the cells of sessions and notebooks again
+    replays: Replays
     #: connects to servers that code has started
     ports: Ports
     #: secret of signed links to ports

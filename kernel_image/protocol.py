@@ -27,6 +27,9 @@ TOOL_REPLY = "tool_reply"
 #: type of the request on the control channel for the names, types and contents of variables; see
 #: `python_kernel/variables.py`
 VARIABLES_REQUEST = "variables_request"
+#: type of the request on the control channel for the frames of the last uncaught exception; see
+#: `python_kernel/post_mortem.py`
+FRAMES_REQUEST = "frames_request"
 #: field of an `execute_request` with further wishes of the gateway for the cell; see `python_kernel/extras.py`
 EXTRAS = "gateway_extras"
 #: MIME types that displays have only if the cell's request asks for them: the chart of a figure, the data of a table
@@ -35,7 +38,7 @@ DATA_MIME = "application/vnd.kernel-gateway.data+json"
 #: requested like a MIME type: then images that Pillow saves under a name are also displayed
 SAVED_IMAGES = "application/vnd.kernel-gateway.saved-images"
 #: requests that only the gateway may send
-GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST, TOOL_REPLY, VARIABLES_REQUEST})
+GATEWAY_REQUESTS = frozenset({LEASE_REQUEST, PRELOAD_REQUEST, TOOL_REPLY, VARIABLES_REQUEST, FRAMES_REQUEST})
 
 #: module names of the tools that run beside a kernel
 FILES_TOOL = "files"

@@ -114,7 +114,14 @@ def test_the_domain_knows_no_http_and_no_service() -> None:
 
 
 def test_pydantic_checks_in_the_domain_only_what_a_disk_and_a_kernel_say() -> None:
-    checking = {f"sessions.{name} → pydantic" for name in ("store.ledger", "kernels.completion", "kernels.variables")}
+    checking = {
+        "sessions.store.ledger → pydantic",
+        "sessions.kernels.completion → pydantic",
+        "sessions.kernels.variables → pydantic",
+        "sessions.debugging.model → pydantic",
+        "sessions.debugging.adapter → pydantic",
+        "sessions.debugging.post_mortem → pydantic",
+    }
     assert arrows("sessions", "pydantic") == checking
 
 
@@ -161,9 +168,9 @@ TOWERS: dict[str, list[set[str]]] = {
         {"kernels"},
         {"tools"},
         {"cells", "checkpoints"},
-        {"channels"},
+        {"channels", "debugging"},
         {"session"},
-        {"programs", "proving", "sandbox"},
+        {"programs", "proving", "replay", "sandbox"},
         {"ports", "providers", "upkeep"},
     ],
     "sessions.backends.docker": [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -192,6 +193,43 @@ class AsyncSession:
         """Return all cells that were run, with their outputs, as `.ipynb`."""
         return b"".join([piece async for piece in self._gateway.content("GET", f"{self._path}/notebook")])
 
+    async def debug(self, command: str, /, **arguments: Any) -> dict[str, Any]:
+        """Debug a cell, and return what there is to see: `state`, `frames`, `variables`, `value`.
+
+        Args:
+            command: launch (with `code` and `breakpoints`), next, stepIn, stepOut, continue, pause, wait, stackTrace,
+                variables, evaluate, setBreakpoints or terminate.
+            **arguments: the other fields of `POST …/debug`.
+
+        Raises:
+            GatewayError: when the debugger refuses.
+        """
+        return await self._gateway.json("POST", f"{self._path}/debug", {"command": command} | arguments)
+
+    async def replay(
+        self,
+        name: str,
+        *,
+        notebook: bytes | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - as in `run`
+        seed: int | None = None,
+    ) -> dict[str, Any]:
+        """Run all cells of this session again in a fresh one, and return the report: `cells`, `same`, `different`.
+
+        Args:
+            name: name of the fresh session.
+            notebook: run the cells of this `.ipynb` instead, for example after this session has ended.
+            timeout: seconds that each cell may run.
+            seed: seeds the random numbers before each cell.
+
+        Raises:
+            GatewayError: when the fresh session cannot be made, or cannot go on.
+        """
+        body: dict[str, Any] = {"from": self.name if notebook is None else json.loads(notebook), "as": name}
+        body |= {} if timeout is None else {"timeout": timeout}
+        body |= {} if seed is None else {"seed": seed}
+        return await self._gateway.json("POST", "/v1/replay", body)
+
     # -- checkpoints ----------------------------------------------------------------------------------------
 
     async def checkpoint(self, name: str | None = None) -> str:
@@ -269,6 +307,8 @@ class Session:
     restart = blocking(AsyncSession.restart)
     end = blocking(AsyncSession.end)
     notebook = blocking(AsyncSession.notebook)
+    debug = blocking(AsyncSession.debug)
+    replay = blocking(AsyncSession.replay)
     checkpoint = blocking(AsyncSession.checkpoint)
     checkpoints = blocking(AsyncSession.checkpoints)
     rollback = blocking(AsyncSession.rollback)

@@ -7,6 +7,7 @@ The content of an `execute_request` may have an object `gateway_extras` with the
   are made only on request, because they make outputs larger. If the list has `SAVED_IMAGES`, images that Pillow saves
   are displayed, too.
 - `tools`: functions outside of the sandbox that the cell may call; see `tools.py`.
+- `frame`: number of the frame of the last uncaught exception in which the cell runs; see `post_mortem.py`.
 - `tool_servers`: names of the operator's servers, whose functions the cell may call, too.
 """
 

@@ -21,7 +21,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,6 +56,15 @@ def _pip(line: str) -> None:
     pip(line)
 
 
+def _in_frame(shell: Any, frame: int | None) -> AbstractContextManager[str]:
+    """Let code run in a frame of the last uncaught exception, if the cell's request names one."""
+    if frame is None:
+        return nullcontext("")
+    from . import post_mortem  # noqa: PLC0415 - few sessions are debugged
+
+    return post_mortem.entered(shell, frame)
+
+
 class KernelShell(EndingShell):
     """The shell that runs cells."""
 
@@ -85,7 +94,13 @@ class PythonKernel(IPythonKernel):
     msg_types = [*IPythonKernel.msg_types, "preload_request"]  # noqa: RUF012 - as in ipykernel
     shell_class = Type(KernelShell)
     parent: Any  # the application
-    control_msg_types = [*IPythonKernel.control_msg_types, "lease_request", "tool_reply", "variables_request"]  # noqa: RUF012 - as in ipykernel
+    control_msg_types = [  # noqa: RUF012 - as in ipykernel
+        *IPythonKernel.control_msg_types,
+        "lease_request",
+        "tool_reply",
+        "variables_request",
+        "frames_request",
+    ]
 
     def __init__(self, **options: Any) -> None:
         """Accept the options of ipykernel's kernel."""
@@ -260,7 +275,9 @@ class PythonKernel(IPythonKernel):
         extras = extras_of(cell)
         given, servers = extras.get("tools", ()), extras.get("tool_servers", ())
         tools = self._tool_calls.allowed(cell, given, servers) if given or servers else nullcontext()
-        with granted(extras, shell.display_formatter), tools:
+        with granted(extras, shell.display_formatter), tools, _in_frame(shell, extras.get("frame")) as problem:
+            if problem:
+                args = (f"raise LookupError({problem!r})", *args[1:])
             ended: list[str] = []
             try:
                 reply: dict[str, Any] = await super().do_execute(*args, **options)
@@ -367,6 +384,13 @@ class PythonKernel(IPythonKernel):
         else:
             answer = {"variable": variables.detailed(name, namespace[name])} if name in namespace else {}
         self.session.send(stream, "variables_reply", answer | {"status": "ok"}, parent, ident)
+
+    async def frames_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
+        """Describe the frames of the last uncaught exception, in the thread of the control channel."""
+        from . import post_mortem  # noqa: PLC0415 - few sessions are debugged
+
+        answer = post_mortem.described(self.shell, parent["content"].get("frame"))
+        self.session.send(stream, "frames_reply", answer | {"status": "ok"}, parent, ident)
 
     async def preload_request(self, stream: Any, ident: list[bytes], parent: dict[str, Any]) -> None:
         """Import a module in the main thread, like a cell. The first one comes with all that an error needs."""

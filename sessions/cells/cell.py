@@ -65,6 +65,8 @@ class Cell:
         self._stopped: SessionError | None = None
         self._deadline: Timer | None = None
         self._doubt: Timer | None = None
+        #: seconds that are left until the deadline while its clock is stopped
+        self._held: float | None = None
 
     @property
     def duration(self) -> float:
@@ -181,6 +183,18 @@ class Cell:
         """Start the cell's deadline: the cell is stopped after these seconds of the kernel's time."""
         self._started_at = self.kernel.clock.time()
         self._deadline = self._after(seconds, self._pass_deadline)
+
+    def hold_deadline(self) -> None:
+        """Stop the clock of the deadline, because the cell stands at a breakpoint."""
+        if self._deadline is not None and self._held is None and not self.returned.is_set():
+            self._held = max(0.0, self._deadline.due - self.kernel.clock.time())
+            self._deadline.cancel()
+
+    def resume_deadline(self) -> None:
+        """Let the clock of the deadline go on."""
+        if self._held is not None and not self.returned.is_set():
+            self._deadline = self._after(self._held, self._pass_deadline)
+        self._held = None
 
     def _pass_deadline(self) -> None:
         if not self.returned.is_set():

@@ -174,7 +174,9 @@ class Execution(Cell):
         spec = self.kernel.launch.kernelspec
         if spec.tools and self._servers is not None and (names := self._servers.names):
             extras["tool_servers"] = list(names)
-        asks = spec.extras and any(extras.values())
+        if request.frame is not None:
+            extras["frame"] = request.frame
+        asks = spec.extras and any(value not in ({}, ()) for value in extras.values())
         return ({EXTRAS: extras} if asks else {}) | {
             "code": request.code,
             "silent": False,

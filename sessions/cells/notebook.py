@@ -46,6 +46,8 @@ class NotebookCell:
     variables: str = ""
     #: whether a return to a checkpoint has undone the cell
     undone: bool = False
+    #: whether its kernel no longer runs it
+    ended: bool = True
 
 
 def notebook(cells: Sequence[NotebookCell], spec: KernelSpec) -> Iterator[bytes]:

@@ -291,6 +291,7 @@ class Transcript:
                 cell.error,
                 cell.variables,
                 undone=not self._timeline.has(cell.number),
+                ended=cell.ended,
             )
             for cell in self._cells.values()
         ]

@@ -297,6 +297,20 @@ class VariableNotFound(SessionError, code="SB066"):
     """
 
 
+class DebuggerUnavailable(SessionError, code="SB070"):
+    """Cells of this session cannot be debugged.
+
+    Debug cells of Python. In other languages, print what you want to see.
+    """
+
+
+class DebugRefused(SessionError, code="SB071"):
+    """The debugger cannot do this now.
+
+    The message names the cause. Ask for the debugger's state, which says what the debugged cell does.
+    """
+
+
 def of_code(code: object, message: str = "", /, **details: Any) -> SessionError | None:
     """Return the error with a code that another service or an earlier gateway has reported, or None.
 

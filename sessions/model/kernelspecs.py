@@ -96,6 +96,8 @@ class KernelSpec:
     variables: bool = False
     #: whether its cells can call tools, by a `tool_call` on iopub and a `tool_reply` on its control channel
     tools: bool = False
+    #: whether the kernel debugs cells, by `debug_request`s on its control channel
+    debugger: bool = False
     #: names of all languages whose kernels have an ability that not all have, for who asks a kernel without it
     able: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     #: modules that a warm kernel imports ahead of need, by a `preload_request` on shell
@@ -114,6 +116,8 @@ class KernelSpec:
     name_code: str = ""
     #: expression that calls `main` with arguments. Empty means not supported.
     call: str = ""
+    #: code that seeds the random generators. Empty means not supported.
+    seed: str = ""
     #: cell that runs a whole program, with `{json}`. Empty means not supported.
     run: str = ""
     env: Mapping[str, str] = field(default_factory=dict)
@@ -170,6 +174,16 @@ class KernelSpec:
         return InvalidRequest(
             f"{self.display_name} is not installed {where}{other}", field="language", language=self.name
         )
+
+    def seed_code(self, seed: int) -> str:
+        """Return the code that seeds the language's random generators.
+
+        Raises:
+            InvalidRequest: when they cannot be seeded.
+        """
+        if not self.seed:
+            raise InvalidRequest(f"the random numbers of {self.display_name} cannot be seeded", field="seed")
+        return self.seed.replace("{seed}", str(seed % 2**31))
 
     def code_with_call(self, code: str, arguments: Mapping[str, Any] | None) -> str:
         """Return the code for the kernel: `code`, followed by a call of its `main` if there are arguments.
@@ -294,6 +308,7 @@ def _read(path: Path) -> KernelSpec:
         extras=bool(ours.get("extras", False)),
         variables=bool(ours.get("variables", False)),
         tools=bool(ours.get("tools", False)),
+        debugger=bool(content.get("metadata", {}).get("debugger", False)),
         preload=tuple(ours.get("preload", ())),
         waits=bool(ours.get("waits", False)),
         env_at_start=ours.get("env_at_start", ""),
@@ -302,6 +317,7 @@ def _read(path: Path) -> KernelSpec:
         setenv=ours.get("setenv", ""),
         name_code=ours.get("name", ""),
         call=ours.get("call", ""),
+        seed=ours.get("seed", ""),
         run="\n".join([*(file.read_text() for file in path.parent.glob("run.*")), ours.get("run", "")]).strip(),
         env=content.get("env", {}),
         logos={logo.stem: logo for logo in sorted(path.parent.glob("logo-*"))},

@@ -340,11 +340,36 @@ class ExecuteRequest:
     tools: tuple[Tool, ...] = ()
     #: MIME type of the display that reports the outcome, apart from the outputs. None means no such display.
     answer_mime: str | None = field(default=None, repr=False)
+    #: where it stops, if it runs under the debugger
+    debug: DebugPlan | None = None
+    #: frame of the last uncaught exception in which it runs, 0 for the innermost. None: in the session, as usual.
+    frame: int | None = None
 
     @property
     def client_code(self) -> str:
         """The code as the client wrote it, for the audit and the code policy."""
         return self.code if self.source is None else self.source
+
+
+@dataclass(frozen=True, slots=True)
+class Breakpoint:
+    """A line of a cell where it stops. The fields are those of the Debug Adapter Protocol."""
+
+    line: int
+    condition: str | None = None
+    #: number of the hit at which it stops, or for example `>= 3`
+    hit_condition: str | None = None
+    #: text to log instead of a stop; `{expressions}` in it are evaluated
+    log_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DebugPlan:
+    """Where a debugged cell stops."""
+
+    breakpoints: tuple[Breakpoint, ...] = ()
+    #: exceptions at which it stops: those that are `raised` at all, or those `uncaught` by the cell's code
+    exceptions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

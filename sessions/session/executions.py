@@ -14,6 +14,7 @@ from sessions.cells.orphan import OrphanCell
 from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Entry, Transcript
 from sessions.cells.variables import CellVariables
+from sessions.debugging.debugger import Debugger
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import CellRunsOn, InvalidRequest, SessionError, SessionNotFound
@@ -52,6 +53,7 @@ class Executions:
         activity: Activity,
         services: SessionServices,
         *,
+        debugger: Debugger,
         timeline: Timeline,
     ) -> None:
         """Begin without executions.
@@ -62,6 +64,7 @@ class Executions:
             checkpoints: the session's checkpoints, which may be taken before each cell.
             activity: the session's activity.
             services: services that sessions share.
+            debugger: attaches to the kernel before a debugged cell, and detaches after it.
             timeline: knows which cells a return to a checkpoint has undone.
         """
         output = slot.identity.spec.limits.output
@@ -75,6 +78,7 @@ class Executions:
         self._services = services
         self._turn = turn
         self._checkpoints = checkpoints
+        self._debugger = debugger
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
         self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
@@ -211,7 +215,13 @@ class Executions:
             # The deadline of a cell that did not wait for channel clients would include, and interrupt, their cells.
             await held.enter_async_context(self._turn.taken())
             await self._checkpoints.before_cell()
-            execution, execution_id = self._begin(await self.settled_kernel(), request)
+            kernel = await self.settled_kernel()
+            await self._debugger.attach(kernel, request)
+            try:
+                execution, execution_id = self._begin(kernel, request)
+            except SessionError:
+                await self._debugger.detach(request)
+                raise
             ending = spawn(self._finish(execution, execution_id, held.pop_all()), "end of execution")
             self._checkpoints.after_cell()
         try:
@@ -274,6 +284,7 @@ class Executions:
             # The client gets its answer before the slower record is written.
             await set_within(execution.client_left, self._services.timeouts.answer)
             await self._variables.reset(execution.kernel, execution.request.env)
+            await self._debugger.detach(execution.request)
             del self._running[execution.id]
             self._slot.become_idle()
             if result.state not in {StateChange.PRESERVED, StateChange.NEW} and execution.kernel is self._slot.kernel:

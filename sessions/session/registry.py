@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from sessions.model.checkpoint import CheckpointMode
 from sessions.model.errors import CheckpointRefused, InvalidRequest, SessionExists, SessionNotFound
-from sessions.model.kernelspecs import KernelSpecs
+from sessions.model.kernelspecs import KernelSpec, KernelSpecs
 from sessions.model.values import SessionKey, SessionSpec, StateChange, StateNotice
 from sessions.session.owner import End, Owners
 from sessions.session.record import NO_ORIGIN, Identity, Origin, StartFunction
@@ -80,6 +80,14 @@ class Registry(Owners[Session]):
             InvalidRequest: when there is no such language.
         """
         return self._specs.find(name).name
+
+    def kernelspec(self, name: str) -> KernelSpec:
+        """Return the kernelspec of the language with this name or alias.
+
+        Raises:
+            InvalidRequest: when there is no such language.
+        """
+        return self._specs.find(name)
 
     def get(self, key: SessionKey) -> Session:
         """Return one session.

@@ -15,12 +15,15 @@ from sessions.cells.transcript import Entry, Transcript
 from sessions.channels.hub import ChannelHub
 from sessions.channels.requests import Rules
 from sessions.channels.unread import Unread
+from sessions.debugging.debugger import Debugger
+from sessions.debugging.model import DebugState, Seen
+from sessions.debugging.post_mortem import frames_of, value_of
 from sessions.kernels.completion import Completion, complete
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.kernels.variables import VariableDetail, VariableList, describe_variable, list_variables
 from sessions.model.checkpoint import Checkpoint, OnIdle, SleepImage
-from sessions.model.errors import InvalidRequest, SessionClosed, SessionError, SessionNotFound
+from sessions.model.errors import DebugRefused, InvalidRequest, SessionClosed, SessionError, SessionNotFound
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
 from sessions.session.checkpointing import Checkpointing
@@ -76,7 +79,11 @@ class Session(Owner):
         #: the session's checkpoints
         timeline = Timeline()
         self.checkpoints = Checkpointing(self._slot, turn, self.channels, services, timeline)
-        self._executions = Executions(self._slot, turn, self.checkpoints, self._activity, services, timeline=timeline)
+        #: debugs one of its cells at a time
+        self.debugger = Debugger(identity.kernelspec, self.submit)
+        self._executions = Executions(
+            self._slot, turn, self.checkpoints, self._activity, services, debugger=self.debugger, timeline=timeline
+        )
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -237,6 +244,31 @@ class Session(Owner):
                 raise InvalidRequest("a kernel completes no code while a cell runs", field="code")
             return await complete(kernel, code, cursor)
 
+    async def post_mortem(self, frame: int) -> Seen:
+        """Return the frames of the exception that has ended a cell, and the variables of one of them.
+
+        Raises:
+            SessionError: as `frames_of`, or when the session was ended, or no kernel could be started.
+        """
+        self.debugger.require()
+        with self._activity.use():
+            return await frames_of(await self._slot.ensure(), frame)
+
+    async def evaluate_post_mortem(self, expression: str, frame: int, cell_timeout: float) -> Seen:
+        """Run an expression in a frame of the exception that has ended a cell, as an execution.
+
+        Raises:
+            DebugRefused: when there is no such frame, or the expression fails.
+            SessionError: as in `post_mortem`, or when the execution is refused.
+        """
+        seen = await self.post_mortem(frame)
+        if seen.state is DebugState.NONE:
+            raise DebugRefused("no cell is stopped, and no exception has ended one")
+        request = ExecuteRequest(expression, timeout=cell_timeout, store_history=False, frame=frame)
+        async with self.execute(request) as execution:
+            seen.value = value_of(expression, await execution.result())
+        return seen
+
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""
         await self._executions.take_over(partial(self._slot.take_over, handle, note))
@@ -253,6 +285,7 @@ class Session(Owner):
     def received(self, message: Message) -> None:
         """Take a message of the kernel."""
         self.channels.dispatch(message)
+        self.debugger.received(message)
         self._executions.received(message)
 
     def missed(self, kernel: Kernel) -> None:
@@ -370,6 +403,7 @@ class Session(Owner):
 
         A client that waits for such a cell gets `CellRunsOn`. Cells that wait for their turn get `ShuttingDown`.
         """
+        self.debugger.leave()
         self.channels.release_cells()
         self._executions.release()
 

@@ -1,4 +1,4 @@
-"""The five tools as a client sees them: names, descriptions, schemas, annotations, in this order."""
+"""The six tools as a client sees them: names, descriptions, schemas, annotations, in this order."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.mcp.rpc import Json
+from kernel_gateway.http.debugging import DebugCommand
 from kernel_gateway.http.request_body import Body
 from sessions.kernels.variables import NAME_MAX
 
@@ -88,6 +89,12 @@ class Wait(Body):
 
     run: str = Field(description="the run that an earlier result named", max_length=128)
     timeout: _Seconds | None = Field(None, description="seconds to wait at most; the run goes on afterwards")
+
+
+class Debug(DebugCommand):
+    """Arguments of `debug`."""
+
+    session: _Name = Field(description="name of the session", json_schema_extra=_MIRRORED)
 
 
 _TEXT: Json = {"type": "string"}
@@ -173,6 +180,24 @@ _CHECKPOINT: Json = _object(
 )
 
 
+_DEBUG: Json = _object(
+    session=_TEXT,
+    state={"type": "string", "enum": ["none", "running", "stopped", "ended", "post_mortem"]},
+    reason=_TEXT | {"description": "why the cell is stopped"},
+    description=_TEXT | {"description": "name and text of the exception"},
+    frames={
+        "type": "array",
+        "items": {
+            "type": "object",
+            "properties": {"frameId": {"type": "integer"}, "name": _TEXT, "line": {"type": "integer"}, "text": _TEXT},
+        },
+    },
+    variables={"type": "array", "items": {"type": "object", "properties": {"name": _TEXT, "value": _TEXT}}},
+    value=_TEXT | {"description": "value of the expression"},
+    run=_TEXT | {"description": "what wait takes for the output of the debugged cell"},
+)
+
+
 def _schema(model: type[BaseModel]) -> Json:
     """Return the JSON schema of a model, in the plain form that language models read best: no titles, no nulls."""
     made = model.model_json_schema()
@@ -210,6 +235,7 @@ MODELS: dict[str, type[BaseModel]] = {
     "session": SessionCall,
     "checkpoint": Checkpoint,
     "wait": Wait,
+    "debug": Debug,
 }
 
 TOOLS: tuple[Json, ...] = (
@@ -276,6 +302,21 @@ TOOLS: tuple[Json, ...] = (
         _RUN,
         readOnly=True,
         idempotent=True,
+        openWorld=False,
+    ),
+    _tool(
+        "debug",
+        "Debug code",
+        "Find out why Python code does what it does. After run_code has failed, stackTrace, variables and evaluate "
+        "look at the frames of its exception. launch runs code with breakpoints; while it is stopped, look at its "
+        "frames, or go on with next, stepIn, stepOut and continue; terminate ends it and keeps the variables. Each "
+        "answer has the frames, the innermost first, and the variables of one of them. A cell that stands for some "
+        "minutes without a command is ended.",
+        Debug,
+        _DEBUG,
+        readOnly=False,
+        destructive=True,
+        idempotent=False,
         openWorld=False,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kernel_gateway.dialects.mcp.calls import Call
+from kernel_gateway.dialects.mcp.debugging import Debugging
 from kernel_gateway.dialects.mcp.results import of_failure
 from kernel_gateway.dialects.mcp.rpc import Json
 from kernel_gateway.dialects.mcp.run_code import Runs
@@ -13,7 +14,7 @@ from sessions.model.errors import SessionError
 
 
 class GatewayTools:
-    """The five tools."""
+    """The six tools."""
 
     name = "sandboxed-kernel-gateway"
     instructions = INSTRUCTIONS
@@ -27,6 +28,7 @@ class GatewayTools:
             "session": sessions.session,
             "checkpoint": sessions.checkpoint,
             "wait": runs.wait,
+            "debug": Debugging(gateway).debug,
         }
 
     def listed(self) -> list[Json]:

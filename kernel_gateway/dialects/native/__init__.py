@@ -12,11 +12,13 @@ from typing import Any
 from kernel_gateway.dialects.native import (
     admin,
     checkpoints,
+    debug,
     executions,
     files,
     languages,
     overview,
     ports,
+    replay,
     sessions,
     stream,
     tenant_limits,
@@ -37,6 +39,7 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.tools import ToolAnswer
 from kernel_gateway.gateway import Dialect, Gateway, Route
+from kernel_gateway.http.debugging import DebugCommand
 from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.openapi import BINARY, TEXT, Operation, document, ref
 from kernel_gateway.http.usage_report import UsageReport
@@ -190,6 +193,16 @@ API: dict[type[BaseHandler], list[Operation]] = {
             VariableDetail,
         )
     ],
+    debug.DebugHandler: [
+        Operation("GET", f"{_SESSION}/debug", "Describe the debugged cell", debug.DebugInfo),
+        Operation(
+            "POST",
+            f"{_SESSION}/debug",
+            "Debug a cell: run it with breakpoints, step, look at frames, also after an uncaught exception",
+            debug.DebugInfo,
+            DebugCommand,
+        ),
+    ],
     checkpoints.CheckpointsHandler: [
         Operation("GET", _CHECKPOINTS, "List the session's checkpoints, oldest first", checkpoints.CheckpointList),
         Operation(
@@ -215,6 +228,20 @@ API: dict[type[BaseHandler], list[Operation]] = {
             SessionInfo,
             checkpoints.Branch,
             HTTPStatus.CREATED,
+        )
+    ],
+    replay.ReplayHandler: [
+        Operation(
+            "POST",
+            "/v1/replay",
+            "Run the cells of a session or a notebook again in a fresh session, and compare their outputs",
+            replay.ReplayReport,
+            replay.AskReplay,
+            media={
+                media_type: {"schema": ref(replay.ReplayEvent), "x-form": content["x-form"]}
+                for media_type, content in _STREAMED.items()
+            },
+            models=(replay.ReplayEvent,),
         )
     ],
     sessions.NotebookHandler: [

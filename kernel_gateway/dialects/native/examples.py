@@ -16,6 +16,7 @@ from kernel_gateway.dialects.native.checkpoints import (
     RollBack,
     TakeCheckpoint,
 )
+from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.events import (
     ClearEvent,
     ErrorEvent,
@@ -40,11 +41,13 @@ from kernel_gateway.dialects.native.models import (
 )
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
+from kernel_gateway.dialects.native.replay import AskReplay, CellReplayed, ReplayEnded, ReplayFailed, ReplayReport
 from kernel_gateway.dialects.native.sessions import Complete
 from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.http.debugging import DebugCommand
 from kernel_gateway.http.usage_report import UsageReport
 from sessions.kernels.completion import Completion
 from sessions.kernels.variables import VariableDetail, VariableList
@@ -197,6 +200,26 @@ _VARIABLE = {
     "bytes": 160,
 }
 
+_REPLAYED = {
+    "type": "cell",
+    "number": 2,
+    "status": "ok",
+    "state": "preserved",
+    "skipped": None,
+    "error": None,
+    "same": False,
+    "differences": [{"where": "stdout", "before": "42\n", "after": "43\n"}],
+}
+_REPLAY = {
+    "type": "end",
+    "session": "report-2",
+    "session_id": _ID,
+    "same": 7,
+    "different": 1,
+    "skipped": 0,
+    "missing": 0,
+}
+
 _LINK = f"/v1/ports/team-a/report/8501/1769851800..{'0123456789abcdef' * 4}/"
 
 EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
@@ -211,6 +234,24 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         VariableList: {"variables": [_VARIABLE], "total": 1},
         VariableDetail: _VARIABLE
         | {"columns": [{"name": "city", "type": "str"}, {"name": "sales", "type": "int64"}], "rows": [["Oslo", "120"]]},
+        DebugCommand: {"command": "launch", "code": "x = 1\nx / 0", "breakpoints": [{"line": 2, "condition": "x > 0"}]},
+        DebugInfo: {
+            "state": "stopped",
+            "reason": "breakpoint",
+            "description": None,
+            "execution": _BY_ID["id"],
+            "frames": [{"frameId": 0, "name": "<module>", "line": 2, "source": "this cell", "text": "x / 0"}],
+            "variables": [{"name": "x", "value": "1", "type": "int"}],
+            "value": None,
+            "breakpoints": [{"line": 2, "verified": True, "message": ""}],
+            "log": [],
+            "error": None,
+        },
+        AskReplay: {"from": "report", "as": "report-2", "seed": 7},
+        CellReplayed: _REPLAYED,
+        ReplayEnded: _REPLAY,
+        ReplayFailed: {"type": "error", "error": _ERROR},
+        ReplayReport: _REPLAY | {"cells": [_REPLAYED]},
         Move: {"from": "sales.csv", "to": "data/sales.csv"},
         MakeDirectory: {"path": "data/raw"},
         NewLink: {"port": 8501, "seconds": 600},

@@ -1,0 +1,317 @@
+"""A session's debugger: at most one debugged cell, which ends when nobody acts any more.
+
+A debugged cell is an execution like any other, with a turn, an audit and a deadline. While it stands at a breakpoint,
+the clock of its deadline is stopped, and another one runs: `ACT_WITHIN` from the client's last command, and `LONGEST`
+from its start. Events come from the kernel, which may be hostile. They only make the gateway look; what a client sees
+is the debugger's answer to a request, and no event renews the time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+from sessions.cells.execution import Execution
+from sessions.cells.idempotency import Run
+from sessions.debugging.adapter import Adapter
+from sessions.debugging.model import BreakpointSet, DebugState, FrameVariable, Seen, Stop
+from sessions.kernels.kernel import Kernel
+from sessions.kernels.messages import Message
+from sessions.model.errors import (
+    DebuggerUnavailable,
+    DebugRefused,
+    ExecutionTimeout,
+    InvalidRequest,
+    KernelDied,
+    SessionError,
+)
+from sessions.model.kernelspecs import KernelSpec
+from sessions.model.tasks import set_within
+from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
+
+#: seconds after a client's last command in which a stopped cell is ended, and the longest time of a debugged cell
+ACT_WITHIN, LONGEST = 180.0, 3600.0
+#: seconds that a command waits for the next stop before it answers that the cell runs
+ANSWER_WITHIN = 10.0
+#: log points that wait for the next answer, and characters of each
+LOG_MAX, LOG_TEXT_MAX = 100, 500
+#: type of the messages with the debugger's events
+DEBUG_EVENT = "debug_event"
+MOVES = frozenset({"next", "stepIn", "stepOut", "continue"})
+
+
+class Debugger:
+    """Debugs the cells of one session, one at a time."""
+
+    def __init__(self, kernelspec: KernelSpec, submit: Callable[[ExecuteRequest], Awaitable[Run]]) -> None:
+        """Debug nothing yet.
+
+        Args:
+            kernelspec: of the session's language.
+            submit: runs a cell when its turn comes, without a client that waits.
+        """
+        self._kernelspec = kernelspec
+        self._submit = submit
+        self._run: Run | None = None
+        self._adapter: Adapter | None = None
+        self._breakpoints: list[BreakpointSet] = []
+        self._stop: Stop | None = None
+        self._log: deque[str] = deque(maxlen=LOG_MAX)
+        #: set when the cell has stopped or ended since the last command that moves it
+        self._news = asyncio.Event()
+        self._idle: asyncio.TimerHandle | None = None
+        self._began = 0.0
+        #: whether a client's command is under way
+        self._acting = asyncio.Lock()
+
+    @property
+    def active(self) -> bool:
+        """Whether a debugged cell waits, runs or stands."""
+        return self._run is not None and not self._run.task.done()
+
+    def require(self) -> None:
+        """Refuse a language that has no debugger.
+
+        Raises:
+            DebuggerUnavailable: always for such a language.
+        """
+        if not self._kernelspec.debugger:
+            raise DebuggerUnavailable(f"cells of {self._kernelspec.display_name} cannot be debugged")
+
+    # -- what the session's executions call -------------------------------------------------------------------
+
+    async def attach(self, kernel: Kernel, request: ExecuteRequest) -> None:
+        """Attach to the kernel before it runs the debugged cell.
+
+        Raises:
+            SessionError: when that fails; the cell is not run.
+        """
+        if request.debug is None:
+            return
+        adapter = Adapter(kernel, request.code)
+        try:
+            self._breakpoints = await adapter.attach(request.debug)
+        except SessionError:
+            with suppress(SessionError):
+                await adapter.detach()
+            raise
+        self._adapter = adapter
+
+    async def detach(self, request: ExecuteRequest) -> None:
+        """Detach after the end of the debugged cell, before the next cell runs."""
+        if request.debug is None or self._adapter is None:
+            return
+        adapter, self._adapter, self._stop = self._adapter, None, None
+        self._news.set()
+        if adapter.kernel.alive:
+            with suppress(SessionError):  # the kernel has ended, or its code has broken the debugger
+                await adapter.detach()
+
+    def received(self, message: Message) -> None:
+        """Take an event of the kernel's debugger. Any code can send such a message, at any time."""
+        if message.type != DEBUG_EVENT or message.channel != "iopub" or self._adapter is None:
+            return
+        match message.content.get("event"), message.content.get("body"):
+            case "stopped", {"threadId": int(thread), "reason": str(reason), **body} if self._stop is None:
+                told = [body.get("text"), body.get("description")] if reason == "exception" else []
+                parts = [text.partition("  ")[0] for text in told if isinstance(text, str)]
+                self._stopped(Stop(thread, reason[:40], ": ".join(parts)[:LOG_TEXT_MAX]))
+            case "output", {"output": str(text), "category": "stdout" | "console"}:
+                self._log.append(text[:LOG_TEXT_MAX])
+
+    def _stopped(self, stop: Stop) -> None:
+        self._stop = stop
+        if (execution := self._execution) is not None:
+            execution.hold_deadline()
+        self._news.set()
+
+    @property
+    def _execution(self) -> Execution | None:
+        return None if self._run is None else self._run.execution
+
+    # -- what clients do --------------------------------------------------------------------------------------
+
+    async def launch(self, request: ExecuteRequest) -> Seen:
+        """Run a cell under the debugger, until it stops or ends.
+
+        Raises:
+            DebuggerUnavailable: when the language has no debugger.
+            DebugRefused: when a cell is debugged already, or the debugger refuses.
+            SessionError: when the cell was not run.
+        """
+        self.require()
+        async with self._acting:
+            if self.active:
+                raise DebugRefused("a cell is debugged already: end it, or go on with it")
+            self._stop, self._breakpoints = None, []
+            self._log.clear()
+            self._news.clear()
+            run = self._run = await self._submit(request)
+            self._began = asyncio.get_running_loop().time()
+            self._act()
+            run.task.add_done_callback(lambda _: self._ended(run))
+            return await self._await_stop()
+
+    async def move(self, command: str) -> Seen:
+        """Go on until the next stop: `next`, `stepIn`, `stepOut` or `continue`.
+
+        Raises:
+            DebugRefused: when no cell is stopped.
+            ConnectionFailed: when the debugger does not answer.
+        """
+        async with self._acting:
+            adapter, stop = self._stopped_cell()
+            self._news.clear()
+            self._stop = None
+            if (execution := self._execution) is not None:
+                execution.resume_deadline()
+            self._act()
+            await adapter.move(command, stop.thread)
+            return await self._await_stop()
+
+    async def wait(self) -> Seen:
+        """Wait for a while until a running cell stops or ends."""
+        async with self._acting:
+            self._act()
+            return await self._await_stop()
+
+    async def pause(self) -> Seen:
+        """Stop a running cell where it is."""
+        async with self._acting:
+            if self._adapter is None or self._stop is not None:
+                raise DebugRefused("no debugged cell runs")
+            self._act()
+            await self._adapter.move("pause", 1)
+            return await self._await_stop()
+
+    async def look(self, frame: int = 0) -> Seen:
+        """Return what there is to see now, with the variables of a frame if the cell is stopped."""
+        async with self._acting:
+            self._act()
+            return await self._seen(frame)
+
+    async def evaluate(self, expression: str, frame: int) -> Seen:
+        """Evaluate an expression in a frame of the stopped cell.
+
+        Raises:
+            DebugRefused: when no cell is stopped, there is no such frame, or the expression fails.
+            ConnectionFailed: when the expression takes too long.
+        """
+        async with self._acting:
+            adapter, stop = self._stopped_cell()
+            self._act()
+            await adapter.frames(stop.thread)
+            value = await adapter.evaluate(expression, frame)
+            return self._of_run(DebugState.STOPPED, reason=stop.reason, value=value)
+
+    async def set_breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> Seen:
+        """Replace the breakpoints of the debugged cell."""
+        async with self._acting:
+            if self._adapter is None:
+                raise DebugRefused("no cell is debugged")
+            self._act()
+            self._breakpoints = await self._adapter.set_breakpoints(breakpoints)
+            return self._of_run(DebugState.RUNNING if self._stop is None else DebugState.STOPPED)
+
+    async def terminate(self) -> Seen:
+        """End the debugged cell like an interrupt does; the variables stay.
+
+        Raises:
+            DebugRefused: when no cell is debugged.
+        """
+        if self._run is None or self._run.task.done():
+            raise DebugRefused("no cell is debugged")
+        self._interrupt()
+        await asyncio.wait({self._run.task}, timeout=ANSWER_WITHIN)
+        return self._of_run(DebugState.RUNNING if self.active else DebugState.ENDED)
+
+    def leave(self) -> None:
+        """End the debugged cell, because its client has gone."""
+        if self.active:
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self._run is not None:
+            self._resume()
+            self._run.interrupt()
+
+    def _resume(self) -> None:
+        if (execution := self._execution) is not None:
+            execution.resume_deadline()
+
+    # -- helpers ----------------------------------------------------------------------------------------------
+
+    def _stopped_cell(self) -> tuple[Adapter, Stop]:
+        if self._adapter is None or self._stop is None:
+            raise DebugRefused("no cell is stopped" + (": the debugged one runs" if self.active else ""))
+        return self._adapter, self._stop
+
+    async def _await_stop(self) -> Seen:
+        await set_within(self._news, ANSWER_WITHIN)
+        return await self._seen(0)
+
+    async def _seen(self, frame: int) -> Seen:
+        if self._run is None:
+            return Seen(DebugState.NONE)
+        if self._run.task.done():
+            return self._of_run(DebugState.ENDED)
+        adapter, stop = self._adapter, self._stop
+        if adapter is None or stop is None:
+            return self._of_run(DebugState.RUNNING)
+        frames = await adapter.frames(stop.thread)
+        variables: list[FrameVariable] = await adapter.variables(frame) if frames else []
+        seen = self._of_run(DebugState.STOPPED, reason=stop.reason, variables=variables)
+        seen.frames, seen.description = frames, stop.description
+        return seen
+
+    def _of_run(self, state: DebugState, **fields: Any) -> Seen:
+        log = list(self._log)
+        self._log.clear()
+        run = self._run
+        seen = Seen(state, execution=run.id if run else "", breakpoints=self._breakpoints, log=log, **fields)
+        if run is not None and run.task.done():
+            seen.error = run.error
+        return seen
+
+    def _act(self) -> None:
+        """Start the time anew within which a client must act."""
+        loop = asyncio.get_running_loop()
+        if self._idle is not None:
+            self._idle.cancel()
+        left = self._began + LONGEST - loop.time()
+        self._idle = loop.call_later(min(ACT_WITHIN, max(0.0, left)), self._expire) if self.active else None
+
+    def _expire(self) -> None:
+        """End a cell that stands at a breakpoint, because nobody acts. A running cell has its own deadline."""
+        execution = self._execution
+        if self._stop is None or execution is None:
+            self._idle = asyncio.get_running_loop().call_later(ACT_WITHIN, self._expire) if self.active else None
+            return
+        seconds = asyncio.get_running_loop().time() - self._began
+        text = f"the debugged cell stood for too long without a command, and was ended after {seconds:.0f} s in all"
+        self._resume()
+        execution.stop(ExecutionTimeout(text, timeout=ACT_WITHIN), KernelDied())
+
+    def _ended(self, run: Run) -> None:
+        if self._run is run:
+            self._stop = None
+            if self._idle is not None:
+                self._idle.cancel()
+                self._idle = None
+            self._news.set()
+
+
+def valid_plan(breakpoints: tuple[Breakpoint, ...], exceptions: tuple[str, ...], code: str) -> DebugPlan:
+    """Return where a cell stops.
+
+    Raises:
+        InvalidRequest: when a breakpoint is not in the code.
+    """
+    lines = len(code.splitlines())
+    for one in breakpoints:
+        if one.line > lines:
+            raise InvalidRequest(f"the code has {lines} lines, and a breakpoint is in line {one.line}", field="line")
+    return DebugPlan(breakpoints, exceptions)

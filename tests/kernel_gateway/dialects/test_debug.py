@@ -1,0 +1,250 @@
+"""A cell is debugged over the API: breakpoints, steps, frames; and the frames of an uncaught exception."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from http import HTTPStatus
+from http.client import HTTPConnection
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from kernel_gateway.dialects.native.debug import DebugInfo
+from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway.calls import HANGS, exists, failure, process_only, until
+
+AREA = """def area(w, h):
+    product = w * h
+    return product
+
+for i in range(5):
+    x = area(i, 2)
+print('done', x)
+"""
+
+
+def debug(gateway: Gateway, session: str, command: str, **fields: Any) -> dict[str, Any]:
+    answer = gateway.call("POST", f"/v1/sessions/{session}/debug", json={"command": command, **fields})
+    assert answer.status_code == HTTPStatus.OK, answer.text
+    DebugInfo.model_validate(answer.json())
+    seen: dict[str, Any] = answer.json()
+    while seen["state"] == "running" and command != "wait":  # on a slow machine
+        seen = debug(gateway, session, "wait")
+    return seen
+
+
+def refused(gateway: Gateway, session: str, command: str, **fields: Any) -> tuple[int, str]:
+    return failure(gateway.call("POST", f"/v1/sessions/{session}/debug", json={"command": command, **fields}))
+
+
+def values(seen: dict[str, Any]) -> dict[str, str]:
+    return {variable["name"]: variable["value"] for variable in seen["variables"]}
+
+
+def outcome(gateway: Gateway, session: str, seen: dict[str, Any]) -> dict[str, Any]:
+    path = f"/v1/sessions/{session}/executions/{seen['execution']}"
+    until(lambda: gateway.call("GET", path).json()["result"] is not None)
+    found: dict[str, Any] = gateway.call("GET", path).json()
+    return found
+
+
+@pytest.mark.gate
+def test_a_cell_stops_is_stepped_and_ends(gateway: Gateway, session: str) -> None:
+    seen = debug(gateway, session, "launch", code=AREA, breakpoints=[{"line": 3, "condition": "w == 3"}])
+    assert (seen["state"], seen["reason"]) == ("stopped", "breakpoint"), seen
+    assert [(frame["name"], frame["line"], frame["text"]) for frame in seen["frames"]] == [
+        ("area", 3, "return product"),
+        ("<module>", 6, "x = area(i, 2)"),
+    ]
+    assert values(seen) == {"w": "3", "h": "2", "product": "6"}
+    assert gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "busy"
+    assert debug(gateway, session, "evaluate", expression="product * 7")["value"]["value"] == "42"
+    assert debug(gateway, session, "evaluate", expression="i", frameId=1)["value"]["value"] == "3"
+    assert refused(gateway, session, "evaluate", expression="1 / 0") == (HTTPStatus.CONFLICT, "SB071")
+    assert values(debug(gateway, session, "variables", frameId=1))["i"] == "3"
+    assert debug(gateway, session, "stepOut")["frames"][0]["name"] == "<module>"
+    assert [debug(gateway, session, "next")["frames"][0]["line"] for _ in range(2)] == [5, 6]
+    ended = debug(gateway, session, "continue")
+    assert ended["state"] == "ended"
+    told = outcome(gateway, session, ended)
+    assert (told["result"]["status"], told["outputs"][0]["text"]) == ("ok", "done 8\n")
+    assert gateway.text(session, "area(4, 5)") == "20"
+
+
+@pytest.mark.gate
+def test_after_an_uncaught_exception_its_frames_are_looked_at(gateway: Gateway, session: str) -> None:
+    code = "rows = [3, 0]\ndef mean(total, count):\n    scale = 10\n    return scale * total / count\nmean(*rows)"
+    gateway.execute(session, "import math")
+    assert debug(gateway, session, "stackTrace")["state"] == "none"
+    assert gateway.execute(session, code)["status"] == "error"
+    assert gateway.execute(session, "rows.append(5)")["status"] == "ok"
+    seen = debug(gateway, session, "variables")
+    assert (seen["state"], seen["description"]) == ("post_mortem", "ZeroDivisionError: division by zero")
+    assert [(frame["name"], frame["line"], frame["source"], frame["text"]) for frame in seen["frames"]] == [
+        ("mean", 4, "cell 2", "return scale * total / count"),
+        ("<module>", 5, "cell 2", "mean(*rows)"),
+    ]
+    assert values(seen) == {"total": "3", "count": "0", "scale": "10"}
+    assert values(debug(gateway, session, "variables", frameId=1))["rows"] == "[3, 0, 5]"
+    assert debug(gateway, session, "evaluate", expression="[scale * n for n in rows if n > count]")["value"] == {
+        "name": "[scale * n for n in rows if n > count]",
+        "value": "[30, 50]",
+        "type": "",
+    }
+    assert refused(gateway, session, "evaluate", expression="total / count") == (HTTPStatus.CONFLICT, "SB071")
+    assert refused(gateway, session, "variables", frameId=2) == (HTTPStatus.CONFLICT, "SB071")
+    assert debug(gateway, session, "evaluate", expression="scale = 99; scale")["value"]["value"] == "99"
+    assert values(debug(gateway, session, "stackTrace"))["scale"] == "10"
+    assert gateway.text(session, "'scale' in globals()") == "False"
+
+
+@process_only
+def test_a_cell_stops_where_an_exception_leaves_it_and_where_one_is_raised(gateway: Gateway, session: str) -> None:
+    code = "def f(a):\n    try:\n        int('x')\n    except ValueError:\n        pass\n    return 1 / a\nf(0)"
+    seen = debug(gateway, session, "launch", code=code, exceptions=["uncaught"])
+    assert (seen["state"], seen["reason"]) == ("stopped", "exception")
+    assert seen["description"] == "ZeroDivisionError: division by zero"
+    assert values(seen)["a"] == "0", seen
+    assert debug(gateway, session, "continue")["state"] == "ended"
+    assert debug(gateway, session, "stackTrace")["state"] == "post_mortem"
+    seen = debug(gateway, session, "launch", code=code, exceptions=["raised"])
+    assert (seen["frames"][0]["line"], seen["description"].partition(":")[0]) == (3, "ValueError")
+    assert debug(gateway, session, "terminate")["state"] == "ended"
+
+
+@process_only
+def test_a_debugged_cell_is_ended_and_later_cells_do_not_stop(gateway: Gateway, session: str) -> None:
+    code = "def f():\n    return 1\nx = f()\nprint('after')"
+    for _ in range(2):
+        seen = debug(gateway, session, "launch", code=code, breakpoints=[{"line": 2}])
+        assert seen["frames"][0]["name"] == "f"
+        assert refused(gateway, session, "launch", code="1") == (HTTPStatus.CONFLICT, "SB071")
+        ended = debug(gateway, session, "terminate")
+        assert ended["state"] == "ended"
+        told = outcome(gateway, session, ended)
+        assert told["result"]["status"] == "interrupted"
+        assert [output["output_type"] for output in told["outputs"]] == ["error"]
+        assert gateway.text(session, "f()") == "1"
+    assert refused(gateway, session, "terminate") == (HTTPStatus.CONFLICT, "SB071")
+
+
+@process_only
+def test_log_points_and_hits_are_counted_and_breakpoints_replaced(gateway: Gateway, session: str) -> None:
+    places = [{"line": 6, "logMessage": "i is {i}"}, {"line": 2, "hitCondition": "3"}]
+    seen = debug(gateway, session, "launch", code=AREA, breakpoints=places)
+    assert values(seen) == {"w": "2", "h": "2"}
+    assert seen["log"] == ["i is 0\n", "i is 1\n", "i is 2\n"]
+    moved = debug(gateway, session, "setBreakpoints", breakpoints=[{"line": 7}])
+    assert [(one["line"], one["verified"]) for one in moved["breakpoints"]] == [(7, True)]
+    assert debug(gateway, session, "continue")["frames"][0]["line"] == 7
+    assert debug(gateway, session, "stepIn")["state"] == "ended"
+
+
+@process_only
+def test_a_cell_that_runs_is_paused(gateway: Gateway, session: str) -> None:
+    code = "import time\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.01)"
+    answer = gateway.call("POST", f"/v1/sessions/{session}/debug", json={"command": "launch", "code": code})
+    assert answer.json()["state"] == "running"
+    seen = debug(gateway, session, "pause")
+    assert (seen["state"], seen["reason"]) == ("stopped", "pause")
+    outermost = len(seen["frames"]) - 1
+    assert debug(gateway, session, "evaluate", expression="n > 0", frameId=outermost)["value"]["value"] == "True"
+    assert debug(gateway, session, "terminate")["state"] == "ended"
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("command", "fields"),
+    [
+        ("launch", {}),
+        ("evaluate", {}),
+        ("launch", {"code": "1", "breakpoints": [{"line": 2}]}),
+        ("launch", {"code": "1", "breakpoints": [{"line": 0}]}),
+        ("launch", {"code": "1", "exceptions": ["all"]}),
+        ("dance", {}),
+    ],
+)
+def test_bad_commands_are_refused(gateway: Gateway, session: str, command: str, fields: dict[str, Any]) -> None:
+    gateway.execute(session, "1")
+    assert refused(gateway, session, command, **fields) == (HTTPStatus.BAD_REQUEST, "SB002")
+
+
+@process_only
+def test_a_language_without_debugger_refuses(gateway: Gateway, session: str) -> None:
+    gateway.call("POST", "/v1/sessions", json={"name": session, "language": "bash"})
+    for command, fields in (("launch", {"code": "echo 1"}), ("stackTrace", {})):
+        assert refused(gateway, session, command, **fields) == (HTTPStatus.NOT_IMPLEMENTED, "SB070")
+    assert gateway.text(session, "echo 2") == "2\n"
+
+
+@process_only
+def test_another_tenants_session_is_not_debugged(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "1 / 0")
+    assert debug(gateway, session, "stackTrace")["state"] == "post_mortem"
+    for method, body in (("GET", None), ("POST", {"command": "stackTrace"})):
+        answer = gateway.call(method, f"/v1/sessions/{session}/debug", json=body, tenant="bob")
+        assert failure(answer) == (HTTPStatus.NOT_FOUND, "SB011")
+
+
+@process_only
+def test_a_cell_ends_when_its_client_leaves_while_it_waits(gateway: Gateway, session: str) -> None:
+    gateway.execute(session, "before = 1")
+    with closing(HTTPConnection(urlsplit(gateway.url).netloc)) as leaving:
+        body = json.dumps({"command": "launch", "code": HANGS})
+        key = {"Authorization": f"Bearer {KEYS['alice']}"}
+        leaving.request("POST", f"/v1/sessions/{session}/debug", body, key)
+        until(lambda: exists(gateway, session, "begun"))
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
+    assert gateway.text(session, "before") == "1"
+
+
+HOSTILE = """
+kernel = get_ipython().kernel
+def forge(event, body):
+    content = {"type": "event", "seq": 1, "event": event, "body": body}
+    kernel.session.send(kernel.iopub_socket, "debug_event", content, kernel.get_parent("shell"))
+"""
+
+
+LIES = """
+async def lie(stream, ident, parent):
+    answer = {'success': True, 'body': {'stackFrames': [{'id': 10**400, 'name': 5}]}}
+    kernel.session.send(stream, 'debug_reply', answer, parent, ident)
+kernel.control_handlers['debug_request'] = lie
+forge('stopped', {'threadId': 1, 'reason': 'step'})
+import time; time.sleep(300)
+"""
+
+
+@process_only
+@pytest.mark.parametrize(
+    ("attack", "told"),
+    [
+        ("for n in range(20_000): forge('stopped', {'threadId': n, 'reason': 'x' * 1000, 'text': 5})", None),
+        ("forge('stopped', {'threadId': 'a', 'reason': []}); forge([], 5)", "ended"),
+        ("kernel.debugpy_stream.socket.close(0)", None),
+        (LIES, "SB003"),
+    ],
+)
+def test_code_that_forges_events_or_breaks_the_debugger_harms_nobody(
+    gateway: Gateway, session: str, attack: str, told: str | None
+) -> None:
+    path, asked = f"/v1/sessions/{session}/debug", {"command": "launch", "code": HOSTILE + attack}
+    found = "running"
+    while found == "running":
+        answer = gateway.call("POST", path, json=asked)
+        found, asked = answer.json().get("state") or failure(answer)[1], {"command": "wait"}
+        assert len(answer.content) < 16 * 1024
+    assert found in {told or found, "ended", "stopped", "SB003", "SB071"}
+    assert told in {found, None}
+    gateway.call("POST", path, json={"command": "terminate"})
+    until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] in {"idle", "dead"})
+    assert gateway.text(session, "6 * 7") == "42"
+    other = f"{session}-beside"
+    try:
+        seen = debug(gateway, other, "launch", code="x = 1\ny = 2", breakpoints=[{"line": 2}])
+        assert values(seen)["x"] == "1"
+    finally:
+        gateway.call("DELETE", f"/v1/sessions/{other}")

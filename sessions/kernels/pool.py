@@ -16,14 +16,14 @@ import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import NoReturn, TypeVar
 
 import structlog
 
 from sessions.backends.base import Backend, KernelHandle, Launch
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.start_queue import StartQueue
-from sessions.kernels.warm import QUIET, PoolObserver, PoolSettings, Waiting, WarmKernels
+from sessions.kernels.warm import QUIET, PoolObserver, PoolSettings, Stock, Waiting
 from sessions.kernels.warm_sandbox import WarmSandbox
 from sessions.model.errors import QuotaExceeded, SessionClosed, SessionError, ShuttingDown
 from sessions.model.kernelspecs import NO_KERNEL, KernelSpec
@@ -75,9 +75,9 @@ class Pool:
         self._settings = settings
         self._clock = clock
         self._observer = observer
-        self._warm: dict[str, WarmKernels[Kernel]] = {}
+        self._warm: dict[str, Stock[Kernel]] = {}
         #: the warm sandboxes. None means that none are wanted.
-        self._sandboxes: WarmKernels[WarmSandbox] | None = None
+        self._sandboxes: Stock[WarmSandbox] | None = None
         #: the kernels that wait for the first session of a sandbox, by the sandbox's workspace; oldest first
         self._reserved: dict[str, Reserved] = {}
         #: kernels of warm sandboxes whose container is being started
@@ -102,7 +102,7 @@ class Pool:
         sandboxes = [handle for sandbox in self._sandboxes or () for handle in (sandbox.handle, sandbox.container)]
         return {*(kernel.handle for kernel in kernels), *sandboxes, *self._half}
 
-    def _stocks(self) -> list[WarmKernels[Any]]:
+    def _stocks(self) -> list[Stock[Waiting]]:
         return [*self._warm.values(), *([self._sandboxes] if self._sandboxes is not None else [])]
 
     # -- keeping kernels warm -------------------------------------------------------------------------------
@@ -119,27 +119,29 @@ class Pool:
         """
         if self._sandboxes is None and self._settings.sandboxes and self.keeps_files:
             wanted = replace(self._settings, size=self._settings.sandboxes)
-            self._sandboxes = WarmKernels(SANDBOX, kernelspec, wanted, self._clock())
+            start = partial(self._start_sandbox, kernelspec)
+            self._sandboxes = Stock(SANDBOX, kernelspec, wanted, self._clock(), start)
             self._keep(self._sandboxes)
 
-    def _keep(self, warm: WarmKernels[Any]) -> None:
+    def _keep(self, warm: Stock[Waiting]) -> None:
         refilling = self._refilling.get(warm.name)
         if not self._closed and (refilling is None or refilling.done()) and warm.may_start(self._clock()):
             self._refilling[warm.name] = spawn(self._refill(warm), f"warm {warm.name}")
 
-    def _warm_of(self, kernelspec: KernelSpec) -> WarmKernels[Kernel]:
+    def _warm_of(self, kernelspec: KernelSpec) -> Stock[Kernel]:
         if kernelspec.name not in self._warm:
-            self._warm[kernelspec.name] = WarmKernels(kernelspec.name, kernelspec, self._settings, self._clock())
+            start = partial(self._starts.start_kernel, Launch(kernelspec, self._settings.limits))
+            self._warm[kernelspec.name] = Stock(kernelspec.name, kernelspec, self._settings, self._clock(), start)
         return self._warm[kernelspec.name]
 
-    async def _refill(self, warm: WarmKernels[Any]) -> None:
+    async def _refill(self, warm: Stock[Waiting]) -> None:
         name = warm.name
         await asyncio.sleep(self._settings.refill_delay)
         await warm.preload()
         while warm.lacking:
             begun = self._clock()
             try:
-                kernel = await self._start(warm)
+                kernel = await warm.grow()
             except ShuttingDown:
                 return  # the gateway ends and needs no warm kernels
             except SessionError as error:
@@ -147,15 +149,9 @@ class Pool:
                 warm.failed(self._clock())
                 return  # `tend` and `acquire` try again after the pause; `acquire` also after a successful start
             self._observer.refilled(name, self._clock() - begun)
-            warm.put(kernel)
             spawn(self._watch_exit(warm, kernel), f"watch a warm {name} kernel")
             self._report_depth(warm)
             await warm.preload()
-
-    async def _start(self, warm: WarmKernels[Any]) -> Waiting:
-        if warm is self._sandboxes:
-            return await self._start_sandbox(warm.kernelspec)
-        return await self._starts.start_kernel(Launch(warm.kernelspec, self._settings.limits))
 
     async def _start_sandbox(self, kernelspec: KernelSpec) -> WarmSandbox:
         """Start a container and a kernel on a new workspace. If one of them fails, nothing is left."""
@@ -173,7 +169,7 @@ class Pool:
                 self._half.discard(kernel.handle)
         return WarmSandbox(container, kernel)
 
-    async def _watch_exit(self, warm: WarmKernels[Any], kernel: Waiting) -> None:
+    async def _watch_exit(self, warm: Stock[Waiting], kernel: Waiting) -> None:
         """Replace a warm kernel that ends on its own: the first one at once, the next ones only after a pause."""
         cause = await kernel.wait()
         if not warm.drop(kernel):
@@ -206,7 +202,7 @@ class Pool:
 
         await forever(look, pause=interval)
 
-    def _report_depth(self, warm: WarmKernels[Any]) -> None:
+    def _report_depth(self, warm: Stock[Waiting]) -> None:
         self._observer.depth_changed(warm.name, len(warm), warm.target)
 
     # -- leasing kernels ------------------------------------------------------------------------------------
@@ -344,7 +340,7 @@ class Pool:
 
     # -- ending kernels -------------------------------------------------------------------------------------
 
-    def _evict(self, warm: WarmKernels[Any], kernel: Waiting, reason: str) -> None:
+    def _evict(self, warm: Stock[Waiting], kernel: Waiting, reason: str) -> None:
         self._lost(warm.name, kernel, reason)
         self._report_depth(warm)
         self._discard(kernel)

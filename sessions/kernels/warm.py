@@ -1,14 +1,14 @@
-"""The warm kernels of one language, or the warm sandboxes, and their wanted number.
+"""The warm kernels of one language, or the warm sandboxes, and their wanted number: one stock of the pool.
 
 The wanted number is `size` at first. It grows by one when a session finds no warm kernel, and shrinks by the number of
-kernels that were not needed for a while. Warm kernels import the modules of their kernelspec. This module starts no
-kernels.
+kernels that were not needed for a while. Warm kernels import the modules of their kernelspec. The pool decides when
+kernels start.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -92,13 +92,20 @@ class Waiting(Protocol):
         """End it, and wait until it has ended."""
 
 
-WaitingT = TypeVar("WaitingT", bound=Waiting)
+WaitingT_co = TypeVar("WaitingT_co", bound=Waiting, covariant=True)
 
 
-class WarmKernels(Generic[WaitingT]):
-    """Warm kernels, oldest first."""
+class Stock(Generic[WaitingT_co]):
+    """What waits of one kind: the warm kernels of a language, or the warm sandboxes, oldest first."""
 
-    def __init__(self, name: str, kernelspec: KernelSpec, settings: PoolSettings, now: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        kernelspec: KernelSpec,
+        settings: PoolSettings,
+        now: float,
+        start: Callable[[], Awaitable[WaitingT_co]],
+    ) -> None:
         """Begin empty.
 
         Args:
@@ -106,8 +113,10 @@ class WarmKernels(Generic[WaitingT]):
             kernelspec: kernelspec of all these kernels.
             settings: number of kernels and their limits.
             now: time in seconds, as in all methods.
+            start: starts one more.
         """
         self.name = name
+        self._start = start
         self.kernelspec = kernelspec
         #: wanted number of kernels
         self.target = settings.size
@@ -117,7 +126,7 @@ class WarmKernels(Generic[WaitingT]):
         self._failures = 0
         self._size = settings.size
         self._most = max(settings.size, settings.most) if settings.size else 0
-        self._warm: deque[WaitingT] = deque()
+        self._warm: deque[WaitingT_co] = deque()
         #: modules to preload, and those modules whose import has already ended a kernel
         self._modules = settings.preload(kernelspec)
         self._fatal: set[str] = set()
@@ -128,7 +137,7 @@ class WarmKernels(Generic[WaitingT]):
     def __len__(self) -> int:
         return len(self._warm)
 
-    def __iter__(self) -> Iterator[WaitingT]:
+    def __iter__(self) -> Iterator[WaitingT_co]:
         return iter(self._warm)
 
     @property
@@ -136,10 +145,16 @@ class WarmKernels(Generic[WaitingT]):
         """Whether one more kernel is wanted."""
         return len(self._warm) < self.target
 
-    def put(self, kernel: WaitingT) -> None:
-        """Add a kernel that was started."""
+    async def grow(self) -> WaitingT_co:
+        """Start one more kernel, and return it.
+
+        Raises:
+            SessionError: when it could not be started.
+        """
+        kernel = await self._start()
         self.succeeded()
         self._warm.append(kernel)
+        return kernel
 
     async def preload(self) -> None:
         """Let the kernels import their modules, the oldest kernel first. This stops when a kernel is wanted.
@@ -161,14 +176,14 @@ class WarmKernels(Generic[WaitingT]):
                 log.warning("a module was not preloaded", language=self.name, module=module, reason=problem)
                 self._modules.remove(module)
 
-    def _unprepared(self) -> tuple[WaitingT, str] | None:
+    def _unprepared(self) -> tuple[WaitingT_co, str] | None:
         """Return the oldest kernel that has not tried all modules, and the first module that it has not tried."""
         alive = (kernel for kernel in self._warm if kernel.alive)
         return next(
             ((one, module) for one in alive for module in self._modules if module not in one.preloading.tried), None
         )
 
-    def take(self) -> WaitingT | None:
+    def take(self) -> WaitingT_co | None:
         """Remove and return the oldest kernel, if possible one that is not importing. None if there is no kernel."""
         if not self._warm:
             return None
@@ -177,20 +192,19 @@ class WarmKernels(Generic[WaitingT]):
         self._spare = min(self._spare, len(self._warm))
         return kernel
 
-    def give_up(self) -> WaitingT | None:
+    def give_up(self) -> WaitingT_co | None:
         """Remove and return the newest kernel, because a session needs its memory. None if there is no kernel."""
         return self._warm.pop() if self._warm else None
 
-    def drop(self, kernel: WaitingT) -> bool:
+    def drop(self, kernel: Waiting) -> bool:
         """Remove a kernel that has ended.
 
         Returns:
             whether the kernel was still among the warm ones.
         """
-        if kernel not in self._warm:
-            return False
-        self._warm.remove(kernel)
-        return True
+        before = len(self._warm)
+        self._warm = deque(each for each in self._warm if each is not kernel)
+        return len(self._warm) < before
 
     def succeeded(self) -> None:
         """Record a start that succeeded."""
@@ -214,7 +228,7 @@ class WarmKernels(Generic[WaitingT]):
         """Return whether the pool may start a kernel, because it makes no pause after a failed start."""
         return not self._failures or now >= self.paused_until
 
-    def shrink(self, now: float) -> list[WaitingT]:
+    def shrink(self, now: float) -> list[WaitingT_co]:
         """Remove the kernels that were not needed in the last period.
 
         Returns:
@@ -225,7 +239,7 @@ class WarmKernels(Generic[WaitingT]):
             self._since, self._spare = now, self.target
         return [self._warm.pop() for _ in range(len(self._warm) - self.target)]
 
-    def clear(self) -> list[WaitingT]:
+    def clear(self) -> list[WaitingT_co]:
         """Remove and return all kernels."""
         kernels = list(self._warm)
         self._warm.clear()

@@ -19,12 +19,13 @@ import structlog
 
 from kernel_image.protocol import FILES_TOOL, PORTS_TOOL, PROCESSES_TOOL, WATCHING_TOOL
 from sessions.backends.base import KernelHandle, Launch
-from sessions.guest.processes import Process, list_processes
+from sessions.guest.processes import Process
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import CannotWake, SleepFailed
 from sessions.model.errors import CheckpointRefused, SessionClosed
 from sessions.model.tasks import log_failure, shielded, spawn
 from sessions.model.values import ExecuteRequest, SessionKey
+from sessions.sandbox.occupants import occupants
 from sessions.sandbox.pausing import Pausing
 from sessions.session.record import StartFunction
 from sessions.session.services import SessionServices
@@ -179,8 +180,8 @@ class Moments:
         """
         told = [request.code for request in self._sandbox.running]
         if not told:
-            found = (await list_processes(container)).processes
-            told = [f"{each.command} (pid {each.pid})" for each in found if not _is_ours(each)]
+            found = (await occupants(container)).processes
+            told = [f"{each.command} (pid {each.pid})" for each in found if not _is_tool(each)]
         if told:
             names = ", ".join(repr(each[:_SHOWN]) for each in told[:3])
             raise CheckpointRefused(
@@ -237,10 +238,10 @@ class Moments:
             await shielded(spawn(discard(moment, services), "discard a moment"))
 
 
-def _is_ours(process: Process) -> bool:
-    """Return whether a process is the sandbox's first one, or one of the tools, which need not be copied."""
+def _is_tool(process: Process) -> bool:
+    """Return whether a process is one of the tools, which need not be copied."""
     words = process.command.split()[:4]
-    return process.pid == 1 or (words[1:3] == ["-I", "-S"] and words[-1].rpartition("/")[2] in _TOOLS)
+    return words[1:3] == ["-I", "-S"] and words[-1].rpartition("/")[2] in _TOOLS
 
 
 async def discard(moment: Moment, services: SessionServices) -> None:

@@ -16,12 +16,12 @@ import structlog
 
 from sessions.backends.abilities import Ability
 from sessions.backends.base import KernelHandle
-from sessions.guest.processes import list_processes
 from sessions.model.checkpoint import InUse
 from sessions.model.errors import InvalidRequest, SandboxNotFound, SessionClosed, SessionError
 from sessions.model.tasks import gather_all, spawn
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox.commands import Commands
+from sessions.sandbox.occupants import occupants
 from sessions.sandbox.watchers import Watchers
 from sessions.session.session import Session
 
@@ -36,8 +36,6 @@ LOOK = 0.02
 JUST_ENDED = 0.5
 #: seconds for a container to list its processes
 LIST_TIMEOUT = 10.0
-#: process id of a container's first process, and states of processes that have ended. Source: proc_pid_stat(5)
-LAUNCHER, ENDED = 1, {"Z", "X"}
 #: characters of a command that are shown
 SHOWN = 100
 UNKNOWN = "what runs in it is not known"
@@ -198,10 +196,10 @@ class Pausing:
         while True:
             try:
                 async with asyncio.timeout(LIST_TIMEOUT):
-                    found = await list_processes(container)
+                    found = await occupants(container)
             except (SessionError, TimeoutError):
                 return UNKNOWN
-            running = [each for each in found.processes if each.pid != LAUNCHER and each.state not in ENDED]
+            running = found.processes
             if not running and not found.truncated:
                 return ""
             if found.truncated or loop.time() > begun + QUIET:

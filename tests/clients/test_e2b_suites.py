@@ -89,6 +89,9 @@ class Suite:
     files: tuple[str, ...]
 
 
+#: tests of E2B's SDK for JavaScript whose server is a mock
+MOCKED = ("abortSignal", "egressProxy", "iam", "lifecycleRequest", "networkTransform")
+
 SUITES = {
     "code-interpreter, Python": Suite("code-interpreter/python", with_pytest, ("tests",)),
     "code-interpreter, JavaScript": Suite("code-interpreter/js", with_vitest, ("--exclude=tests/runtimes/**", "tests")),
@@ -99,6 +102,16 @@ SUITES = {
         (
             *(f"--ignore=tests/async/sandbox_async/test_{name}.py" for name in ("internet_access", "network")),
             *("tests/async/api_async", "tests/async/sandbox_async", "tests/shared/git"),
+        ),
+    ),
+    # Without the tests that need the internet, and without those whose server is a mock: they reach no gateway.
+    "E2B, JavaScript": Suite(
+        "E2B/packages/js-sdk",
+        with_vitest,
+        (
+            *(f"--exclude=tests/sandbox/{name}.test.ts" for name in ("internetAccess", "network")),
+            *(f"--exclude=tests/sandbox/{name}.test.ts" for name in MOCKED),
+            *("tests/api", "tests/sandbox"),
         ),
     ),
 }

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from sessions.guest.attached import Program
+from sessions.guest.processes import Process, ProcessList
 from sessions.model.errors import (
     CheckpointNotFound,
     CheckpointRefused,
@@ -139,6 +140,21 @@ async def test_a_running_command_has_the_fork_refused_and_is_named(world: World,
         pass
     await until(lambda: not sandbox.running)
     await forked(world, sandbox, "fork")  # positive control
+
+
+async def test_a_process_that_has_ended_refuses_no_fork(
+    world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = Process(7, "sleep 60", "Z", 0.0, 0.0, 0, "/")  # nobody has waited for it
+
+    async def listed(_container: object) -> ProcessList:
+        return ProcessList([ended], truncated=False)
+
+    monkeypatch.setattr("sessions.sandbox.occupants.list_processes", listed)
+    await forked(world, sandbox, "fork")
+    ended = replace(ended, state="S")  # positive control
+    with pytest.raises(CheckpointRefused, match="sleep 60"):
+        await forked(world, sandbox, "another")
 
 
 async def test_a_session_that_is_made_meanwhile_starts_after_the_moment(world: World, sandbox: Sandbox) -> None:

@@ -167,13 +167,19 @@ def figures(page: str | None = None) -> str:
     return "\n".join(lines)
 
 
+def runs() -> str:
+    """Return the table of the days on which the tests of clients have last passed, with the clients' releases."""
+    releases, days = _releases_by_name(), passed_days()
+    lines = ["| last noted run | client and release |", "| --- | --- |"]
+    for day in sorted(set(days.values()), reverse=True):
+        told = [f"{name} {', '.join(releases.get(name, []))}".strip() for name in sorted(days) if days[name] == day]
+        lines.append(f"| {day} | {' · '.join(told)} |")
+    return "\n".join(lines)
+
+
 def clients() -> str:
     """Return the table of the clients that are tested: release, where and when each has run, files of the tests."""
-    releases: dict[str, list[str]] = {}
-    for name, release in _releases():
-        releases.setdefault(name, [])
-        releases[name] += [release] if release not in releases[name] else []
-    days = passed_days()
+    releases, days = _releases_by_name(), passed_days()
     lines = ["| client | release | runs on | last noted run | tests |", "| --- | --- | --- | --- | --- |"]
     for name in sorted(TESTED, key=lambda name: name.lower().lstrip("@")):
         files = dict.fromkeys(Path(test.partition("::")[0]).name for test in TESTED[name])
@@ -181,6 +187,14 @@ def clients() -> str:
         told = f"{', '.join(releases.get(name, []))} | {_runs_on(TESTED[name][0])} | {days.get(name, 'not noted')}"
         lines.append(f"| {shown} | {told} | {', '.join(f'`{file}`' for file in files)} |")
     return "\n".join(lines)
+
+
+def _releases_by_name() -> dict[str, list[str]]:
+    releases: dict[str, list[str]] = {}
+    for name, release in _releases():
+        releases.setdefault(name, [])
+        releases[name] += [release] if release not in releases[name] else []
+    return releases
 
 
 def _releases() -> Iterator[tuple[str, str]]:
@@ -213,7 +227,7 @@ def _runs_on(test: str) -> str:
 
 #: the functions that make the generated parts of each page; a part has its function's name
 PARTS: dict[str, tuple[Callable[[], str], ...]] = {
-    "README.md": (figures,),
+    "README.md": (figures, runs),
     "docs/api.md": (errors,),
     "docs/clients/README.md": (clients,),
     "docs/languages.md": (promises,),

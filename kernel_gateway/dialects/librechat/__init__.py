@@ -56,16 +56,15 @@ class ProgrammaticHandler(CodeHandler, JsonHandler):
 
     async def post(self) -> None:
         """Run code that calls tools, or continue a run with their results."""
-        results = self.body(Continuation)
+        await self.run_until_client_leaves(self._answer(self.body(Continuation)))
+
+    async def _answer(self, results: Continuation) -> None:
         run = self._begun() if results.continuation_token is None else self.runs.continued(self.owner, results)
-        await self.run_until_client_leaves(self._answer(run))
+        self.finish_json(await run.answer(self.request.headers.get(REQUEST_ID, "")[:ID_MAX]))
 
     def _begun(self) -> ToolRun:
         body, timeout = self.body(WithTools), self.tenant_settings.max_execute_timeout
         return self.runs.begin(self.owner, CodeRun(self.gateway, self.tenant, self.user, body, timeout), body)
-
-    async def _answer(self, run: ToolRun) -> None:
-        self.finish_json(await run.answer(self.request.headers.get(REQUEST_ID, "")[:ID_MAX]))
 
 
 class CancelHandler(ProgrammaticHandler):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import requests
 from tests.cluster.access import API, CACHE, IMAGE, KUBECONFIG, api, cluster, wait_for
 from tests.compose import Checkout, compose_command
 from tests.gateways import text_of
-from tests.helm import CHART, helm
+from tests.helm import CHART, FOLDER, helm
+from tests.test_examples import example, shell
 
 pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.helm, pytest.mark.timeout(600)]
 GATEWAY_IMAGE = "kernel-gateway/gateway:cluster-test"
-NAMESPACE, NAME = "chart", "kernel-gateway"
+#: names of the page's example
+NAMESPACE, NAME = "code", "kernel-gateway"
 POD = f"/api/v1/namespaces/{NAMESPACE}/pods/{NAME}-0"
 #: everything that a release or its gateway makes
 LISTS = [f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("pods", "services", "secrets", "persistentvolumeclaims")]
@@ -44,6 +48,17 @@ VALUES: dict[str, Any] = {
         {"name": "KUBERNETES_SERVICE_PORT", "value": PORT},
     ],
 }
+
+
+def install_as_shown(folder: Path) -> dict[str, Any]:
+    """Run the commands of the page with the values of this cluster, and return the reply to their cell."""
+    (folder / "values.yaml").write_text(json.dumps(VALUES))
+    [commands] = example("docs/kubernetes.md", "helm install")
+    commands, replaced = re.subn(r"--set .*", f"--values {folder}/values.yaml", commands)
+    assert replaced == 1
+    said = shell(f"{commands}\nkill %1", KUBECONFIG=KUBECONFIG, HOME=str(folder), PATH=f"{FOLDER}:/usr/bin:/bin")
+    reply: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return reply
 
 
 def release(action: str, *arguments: str, values: dict[str, Any] | None = None) -> None:
@@ -85,7 +100,7 @@ def namespace(tmp_path: Path) -> Iterator[None]:
     """A namespace that admits only restricted Pods, a disk that both nodes reach, and the gateway's image."""
     command = compose_command()
     assert command, "docker-compose is not installed (make engine installs it)"
-    Checkout.into(tmp_path / "checkout", command).build("gateway", image=GATEWAY_IMAGE)
+    Checkout.into(tmp_path, command).build("gateway", image=GATEWAY_IMAGE)
     cluster("add_image", GATEWAY_IMAGE)
     disk = CACHE / "run" / "chart"
     disk.mkdir()
@@ -95,13 +110,12 @@ def namespace(tmp_path: Path) -> Iterator[None]:
     volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(disk)}}
     api("POST", "/api/v1/persistentvolumes", {"metadata": {"name": NAMESPACE}, "spec": volume})
     yield
-    api("DELETE", "/api/v1/persistentvolumes/chart")
+    api("DELETE", f"/api/v1/persistentvolumes/{NAMESPACE}")
     api("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
 
 
-def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None) -> None:
-    wait_for(lambda: api("GET", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")["items"])
-    release("install", values=VALUES)
+def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None, tmp_path: Path) -> None:
+    assert text_of(install_as_shown(tmp_path)) == "42"
     assert text_of(run("x = 41; import subprocess; subprocess.getoutput('dmesg')")).count("Starting gVisor") == 1
 
     before = api("GET", POD)

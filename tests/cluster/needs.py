@@ -21,8 +21,8 @@ SESSIONS, AT_ONCE, CELLS, SECONDS = 30, 10, 300, 30.0
 
 def writes() -> float:
     """Return the number of requests that have changed something in the cluster."""
-    certificates = {"cert": (str(KEYS / "admin.crt"), str(KEYS / "admin.key")), "verify": str(KEYS / "ca.crt")}
-    text = requests.get(f"{API}/metrics", timeout=30, **certificates).text
+    admin = (str(KEYS / "admin.crt"), str(KEYS / "admin.key"))
+    text = requests.get(f"{API}/metrics", timeout=30, cert=admin, verify=str(KEYS / "ca.crt")).text
     found = re.findall(
         r'^apiserver_request_total\{.*verb="(?:POST|PUT|PATCH|DELETE|APPLY)"\} (\S+)$', text, re.MULTILINE
     )

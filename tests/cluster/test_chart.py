@@ -73,13 +73,17 @@ def found() -> list[str]:
     return [each["metadata"]["name"] for path in LISTS for each in api("GET", path)["items"]]
 
 
-def run(code: str) -> dict[str, Any]:
-    """Run a cell with the key of the release's Secret, as a client in the cluster does."""
+def key_of_team() -> str:
+    """Return the key in the release's Secret."""
     secret = api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{NAME}")
-    key = base64.b64decode(secret["data"]["keys"]).decode().partition(":")[2]
+    return base64.b64decode(secret["data"]["keys"]).decode().partition(":")[2]
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run a cell as a client in the cluster does."""
     answer = requests.post(
         f"http://{api('GET', POD)['status']['podIP']}:8888/v1/sessions/s/execute",
-        headers={"Authorization": f"Bearer {key}"},
+        headers={"Authorization": f"Bearer {key_of_team()}"},
         json={"code": code},
         timeout=60,
     )
@@ -118,9 +122,15 @@ def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None, tmp_
     assert text_of(install_as_shown(tmp_path)) == "42"
     assert text_of(run("x = 41; import subprocess; subprocess.getoutput('dmesg')")).count("Starting gVisor") == 1
 
-    before = api("GET", POD)
+    for pod in api("GET", LISTS[0])["items"]:  # the gateway and its kernels
+        name = pod["metadata"]["name"]
+        with pytest.raises(AssertionError, match="disruption budget"):
+            api("POST", f"{LISTS[0]}/{name}/eviction", {"metadata": {"name": name}})
+
+    before, key = api("GET", POD), key_of_team()
     release("upgrade", values=VALUES | {"podAnnotations": {"upgraded": "yes"}})
     assert api("GET", POD)["metadata"]["uid"] != before["metadata"]["uid"]
+    assert key_of_team() == key
     reply = run("x = x + 1; x")
     assert (text_of(reply), reply["state"]) == ("42", "preserved")
 

@@ -52,9 +52,10 @@ def helm(*arguments: str | Path, values: dict[str, Any] | None = None, **environ
         AssertionError: when it fails, with what it says.
     """
     given = ["--values", "-"] if values is not None else []
+    text: str = yaml.safe_dump(values or {})
     done = subprocess.run(
         [FOLDER / "helm", *arguments, *given],
-        input=yaml.safe_dump(values or {}),
+        input=text,
         env={"HOME": str(FOLDER), "PATH": "/usr/bin:/bin"} | environment,
         capture_output=True,
         text=True,

@@ -111,6 +111,11 @@ RUN_BY = {
             "kernel_gateway/client/test_client_tools.py::test_the_example_of_the_page_works_when_pasted",
         ),
         (
+            "docs/kubernetes.md",
+            "helm install",
+            "cluster/test_chart.py::test_a_release_is_installed_upgraded_moved_and_removed",
+        ),
+        (
             "docs/monitoring.md",
             "# prometheus.yml",
             f"{MONITORING}::test_prometheus_accepts_the_configuration_of_the_page",

@@ -65,7 +65,12 @@ build() {
       cd "$folder"
       target=tool
       if [[ -e main.go ]]; then target=.; fi
-      CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o "$BIN/" "$target"
+      flags='-s -w'
+      # Without its version, Helm and others do not know what the cluster can do.
+      if version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes 2>/dev/null); then
+        flags+=" -X k8s.io/component-base/version.gitVersion=$version"
+      fi
+      CGO_ENABLED=0 go build -trimpath -ldflags "$flags" -o "$BIN/" "$target"
     )
     cat "$folder"/* >"$stamp"
   done

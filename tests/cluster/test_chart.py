@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,13 @@ import requests
 from tests.cluster.access import API, CACHE, IMAGE, KUBECONFIG, api, cluster, wait_for
 from tests.compose import Checkout, compose_command
 from tests.gateways import text_of
-from tests.helm import CHART, helm
+from tests.helm import CHART, FOLDER, helm
+from tests.test_examples import example, shell
 
 pytestmark = [pytest.mark.cluster, pytest.mark.full, pytest.mark.helm, pytest.mark.timeout(600)]
 GATEWAY_IMAGE = "kernel-gateway/gateway:cluster-test"
-NAMESPACE, NAME = "chart", "kernel-gateway"
+#: names of the page's example
+NAMESPACE, NAME = "code", "kernel-gateway"
 POD = f"/api/v1/namespaces/{NAMESPACE}/pods/{NAME}-0"
 #: everything that a release or its gateway makes
 LISTS = [f"/api/v1/namespaces/{NAMESPACE}/{kind}" for kind in ("pods", "services", "secrets", "persistentvolumeclaims")]
@@ -46,6 +50,17 @@ VALUES: dict[str, Any] = {
 }
 
 
+def install_as_shown(folder: Path) -> dict[str, Any]:
+    """Run the commands of the page with the values of this cluster, and return the reply to their cell."""
+    (folder / "values.yaml").write_text(json.dumps(VALUES))
+    [commands] = example("docs/kubernetes.md", "helm install")
+    commands, replaced = re.subn(r"--set .*", f"--values {folder}/values.yaml", commands)
+    assert replaced == 1
+    said = shell(f"{commands}\nkill %1", KUBECONFIG=KUBECONFIG, HOME=str(folder), PATH=f"{FOLDER}:/usr/bin:/bin")
+    reply: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return reply
+
+
 def release(action: str, *arguments: str, values: dict[str, Any] | None = None) -> None:
     """Run Helm for the release, and wait until it has done its work."""
     chart = [] if values is None else [CHART]
@@ -58,13 +73,17 @@ def found() -> list[str]:
     return [each["metadata"]["name"] for path in LISTS for each in api("GET", path)["items"]]
 
 
-def run(code: str) -> dict[str, Any]:
-    """Run a cell with the key of the release's Secret, as a client in the cluster does."""
+def key_of_team() -> str:
+    """Return the key in the release's Secret."""
     secret = api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/{NAME}")
-    key = base64.b64decode(secret["data"]["keys"]).decode().partition(":")[2]
+    return base64.b64decode(secret["data"]["keys"]).decode().partition(":")[2]
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run a cell as a client in the cluster does."""
     answer = requests.post(
         f"http://{api('GET', POD)['status']['podIP']}:8888/v1/sessions/s/execute",
-        headers={"Authorization": f"Bearer {key}"},
+        headers={"Authorization": f"Bearer {key_of_team()}"},
         json={"code": code},
         timeout=60,
     )
@@ -85,7 +104,7 @@ def namespace(tmp_path: Path) -> Iterator[None]:
     """A namespace that admits only restricted Pods, a disk that both nodes reach, and the gateway's image."""
     command = compose_command()
     assert command, "docker-compose is not installed (make engine installs it)"
-    Checkout.into(tmp_path / "checkout", command).build("gateway", image=GATEWAY_IMAGE)
+    Checkout.into(tmp_path, command).build("gateway", image=GATEWAY_IMAGE)
     cluster("add_image", GATEWAY_IMAGE)
     disk = CACHE / "run" / "chart"
     disk.mkdir()
@@ -95,18 +114,23 @@ def namespace(tmp_path: Path) -> Iterator[None]:
     volume = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": str(disk)}}
     api("POST", "/api/v1/persistentvolumes", {"metadata": {"name": NAMESPACE}, "spec": volume})
     yield
-    api("DELETE", "/api/v1/persistentvolumes/chart")
+    api("DELETE", f"/api/v1/persistentvolumes/{NAMESPACE}")
     api("DELETE", f"/api/v1/namespaces/{NAMESPACE}")
 
 
-def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None) -> None:
-    wait_for(lambda: api("GET", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")["items"])
-    release("install", values=VALUES)
+def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None, tmp_path: Path) -> None:
+    assert text_of(install_as_shown(tmp_path)) == "42"
     assert text_of(run("x = 41; import subprocess; subprocess.getoutput('dmesg')")).count("Starting gVisor") == 1
 
-    before = api("GET", POD)
+    for pod in api("GET", LISTS[0])["items"]:  # the gateway and its kernels
+        name = pod["metadata"]["name"]
+        with pytest.raises(AssertionError, match="disruption budget"):
+            api("POST", f"{LISTS[0]}/{name}/eviction", {"metadata": {"name": name}})
+
+    before, key = api("GET", POD), key_of_team()
     release("upgrade", values=VALUES | {"podAnnotations": {"upgraded": "yes"}})
     assert api("GET", POD)["metadata"]["uid"] != before["metadata"]["uid"]
+    assert key_of_team() == key
     reply = run("x = x + 1; x")
     assert (text_of(reply), reply["state"]) == ("42", "preserved")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,12 @@ def test_the_rules_are_the_alerts_and_find_the_job_that_is_scraped() -> None:
     assert of(objects, "PrometheusRule")["spec"] == yaml.safe_load(alerts)
     job = of(objects, "ServiceMonitor")["spec"]["jobLabel"]
     assert f'job="{of(objects, "Service")["metadata"]["labels"][job]}"' in alerts
+
+
+def test_the_chart_has_the_version_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert chart["version"] == chart["appVersion"] == project["version"]
 
 
 def test_a_name_of_any_length_is_one_that_a_pod_may_have() -> None:

@@ -32,6 +32,7 @@ export class Notebook {
   #end = h("div", { class: "end" });
   #state = h("span", { class: "states" });
   #empty = h("p", { class: "hint" }, "Connecting …");
+  #looked = h("p", { class: "notice warn", role: "status", hidden: true }, "An admin looks at this session now.");
   #news = h("p", { class: "unseen", role: "status" });
   notice = new Notice();
 
@@ -50,6 +51,7 @@ export class Notebook {
       "section",
       { class: "notebook", "aria-labelledby": id },
       h("div", { class: "line apart" }, h("div", { class: "line" }, this.heading, this.#state), this.#actions(path)),
+      this.#looked,
       this.notice.element,
       this.#news,
       h(
@@ -60,6 +62,7 @@ export class Notebook {
       ),
     );
     this.#watch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${MARGIN}px 0px` });
+    if (feed.tenant !== null) this.element.classList.add("looked");
     this.#listen();
   }
 
@@ -165,6 +168,7 @@ export class Notebook {
     if (told.map((it) => it.textContent).join() !== [...this.#state.children].map((it) => it.textContent).join()) {
       this.#state.replaceChildren(...told);
     }
+    this.#looked.hidden = !session.looked_at || this.#feed.tenant !== null;
     this.sleep.hidden = !session.can_sleep || state === "asleep" || state === "dead";
     this.wake.hidden = state !== "asleep" && state !== "dead";
     this.editor.told(session);

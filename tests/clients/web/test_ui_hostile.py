@@ -149,7 +149,13 @@ def test_code_errors_prompts_and_escapes_are_text(session_page: SessionPage, nam
 def test_hostile_names_of_sessions_and_languages_are_text(session_page: SessionPage) -> None:
     """The gateway's own rules would refuse such names; a fake feed sends them all the same."""
     page = session_page.page
-    session: dict[str, Any] = {"id": PAYLOAD, "state": PAYLOAD, "created_at": "2026-11-21T10:00:00Z", "memory_bytes": None, "cells": 1}
+    session: dict[str, Any] = {
+        "id": PAYLOAD,
+        "state": PAYLOAD,
+        "created_at": "2026-11-21T10:00:00Z",
+        "memory_bytes": None,
+        "cells": 1,
+    }
     session |= {"last": {"code": PAYLOAD, "state": PAYLOAD}, "can_sleep": False, "language": PAYLOAD}
     names = [PAYLOAD, "javascript:window.ran=1", "</td></tr></table><h1>gone", "\u202eevil", "__proto__"]
     frame = json.dumps({"type": "sessions", "sessions": [session | {"name": name} for name in names]})

@@ -336,6 +336,11 @@ class Settings(BaseSettings):
     audit_retention: float = _records(
         0, ge=0, allow_inf_nan=False, description="days for which the audit is kept; 0: for ever"
     )
+    admin_looks: bool = _tenants(
+        False,  # noqa: FBT003
+        description="an admin may look at the sessions of every tenant, on the session page and without any change to "
+        "them; the tenant's page says so, and each look is in the audit",
+    )
     tenants: Tenants = _tenants(
         {},
         description="own limits of single tenants, each at most the gateway's: in the file a table `[tenants.NAME]`, "

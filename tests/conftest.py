@@ -135,7 +135,7 @@ WANTED: dict[str, tuple[Callable[[], bool], str]] = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the directory of screenshots."""
-    parser.addoption("--artifacts", type=Path, help="directory for screenshots of the admin page; else there are none")
+    parser.addoption("--artifacts", type=Path, help="directory for screenshots of the pages; else there are none")
 
 
 def pytest_configure(config: pytest.Config) -> None:

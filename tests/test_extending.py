@@ -80,7 +80,7 @@ def test_every_dialect_is_in_the_table() -> None:
 
 
 #: pages that describe the gateway's own dialects; a foreign one has a page in `docs/clients/`
-PAGES = {"admin": "docs/providers.md", "native": "docs/api.md", "ops": "docs/operating.md", "web": "docs/tenants.md"}
+PAGES = {"admin": "docs/providers.md", "native": "docs/api.md", "ops": "docs/operating.md", "web": "docs/ui.md"}
 #: test files of dialects whose names are in no name of a file
 TESTS = {"ops": "test_ready.py"}
 #: dialects that serve no OpenAPI, and why

@@ -14,7 +14,7 @@ from kernel_gateway.cli.client_command import add_examples
 from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.times import rfc3339, seconds_of
 from sessions.store.audit_search import Search
-from sessions.store.records import Begin, CallBegin, CallEnd, End, Record, read
+from sessions.store.records import Begin, CallBegin, CallEnd, End, Look, Record, read
 
 #: what to compare with a field of a begin record: field and help
 FIELDS = {
@@ -102,6 +102,8 @@ class _Choice:
                 self._begun[record.execution] = record
                 if self._search.outcome is None:
                     yield record
+            case Look() as look if self._search.outcome is None and self._search.finds(record.at, look):
+                yield record
             case CallBegin() as call if call.caller in self._begun and self._search.outcome is None:
                 self._calls.add(record.execution)
                 yield record

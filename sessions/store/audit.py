@@ -34,6 +34,7 @@ from sessions.store.records import (
     Content,
     Cut,
     End,
+    Look,
     Record,
     chain,
     decode_record,
@@ -126,7 +127,15 @@ class Audit:
         """
         return self._begin(begin)
 
-    def _begin(self, begin: Begin | CallBegin) -> str:
+    def look(self, tenant: str, session: str, asker: Asker) -> None:
+        """Write the record of an admin's look at a tenant's session; without a name, at the list of its sessions.
+
+        Raises:
+            AuditUnavailable: when the record cannot be written; nothing must be shown.
+        """
+        self._begin(Look(tenant=tenant, session=session, **dataclasses.asdict(asker)))
+
+    def _begin(self, begin: Begin | CallBegin | Look) -> str:
         execution = uuid.uuid4().hex
         try:
             self._write_waiting()

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from sessions.store.database import read_only
-from sessions.store.records import Begin, End, decode_record
+from sessions.store.records import Begin, End, Look, decode_record
 
 _ENDED = """
 SELECT e.record, b.record FROM audit e JOIN audit b ON b.execution = e.execution AND b.event = 'begin'
@@ -63,11 +63,11 @@ class Search:
     #: executions whose begin record has a smaller number
     before: int | None = None
 
-    def finds(self, at: float, begin: Begin) -> bool:
-        """Return whether an execution that began so is asked for, whatever its number and its outcome."""
+    def finds(self, at: float, begin: Begin | Look) -> bool:
+        """Return whether an execution that began so, or a look, is asked for, whatever its number and its outcome."""
         wanted = ((name, getattr(self, name)) for name in _OF_BEGIN)
         return (
-            all(value is None or getattr(begin, name) == value for name, value in wanted)
+            all(value is None or getattr(begin, name, None) == value for name, value in wanted)
             and (self.since is None or at >= self.since)
             and (self.until is None or at < self.until)
         )

@@ -92,6 +92,15 @@ class CallEnd:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Look(Asker):
+    """The record of an admin's look at a tenant's session, with who looks. It has an id of its own."""
+
+    tenant: str
+    #: name of the session; empty: the list of the tenant's sessions
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """The record of a removal of old records."""
 
@@ -101,8 +110,15 @@ class Cut:
     digest: str
 
 
-Content = Begin | End | CallBegin | CallEnd | Cut
-KINDS: dict[str, type[Content]] = {"begin": Begin, "end": End, "call": CallBegin, "answer": CallEnd, "cut": Cut}
+Content = Begin | End | CallBegin | CallEnd | Look | Cut
+KINDS: dict[str, type[Content]] = {
+    "begin": Begin,
+    "end": End,
+    "call": CallBegin,
+    "answer": CallEnd,
+    "look": Look,
+    "cut": Cut,
+}
 W = TypeVar("W", bound=Content)
 
 

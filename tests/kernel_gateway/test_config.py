@@ -100,6 +100,7 @@ OTHER: dict[str, tuple[str, Any]] = {
     "max_total_output_bytes": ("1m", 1024**2),
     "max_upload_bytes": ("2m", 2 * 1024**2),
     "audit_retention": ("30", 30),
+    "admin_looks": ("true", True),
     "tenants": (
         '{"acme": {"sessions": 2, "memory": "256m"}}',
         {"acme": TenantForm.model_validate({"sessions": 2, "memory": 256 * 1024**2})},

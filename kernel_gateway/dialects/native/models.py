@@ -125,7 +125,7 @@ class Execute(Body):
     interactive: bool = Field(
         False,  # noqa: FBT003
         description="the client reads a stream and answers `input()` with `POST …/executions/{id}/input`; needs an "
-        "`idempotency_key`; on a WebSocket every cell is interactive",
+        "`idempotency_key`, or `wait` false, and the session page answers; on a WebSocket every cell is interactive",
     )
 
     tools: list[ToolBody] = Field(

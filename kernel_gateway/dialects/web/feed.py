@@ -6,6 +6,9 @@ and `absent` begin the view of one, `session` says how it is now, `cells` has wh
 further outputs of a cell in view. So a page that reads slowly gets the present state later, and nothing waits for it in
 the gateway. To watch is no use of a session.
 
+With `?tenant=NAME` an admin looks at the sessions of a tenant, where the setting `admin_looks` allows it. The feed
+changes nothing, so such a look changes nothing either. The tenant's own pages are told, and the audit has each look.
+
 A browser can send no header with a WebSocket. The key is a subprotocol that it offers: `key.` and the key in base64url.
 """
 
@@ -13,7 +16,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -23,12 +27,13 @@ from pydantic import Field
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError
 
-from kernel_gateway.errors import Unauthorized
+from kernel_gateway.errors import Forbidden, Unauthorized
 from kernel_gateway.gateway import Gateway, Route
 from kernel_gateway.http.metered import Metered
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import GOING_AWAY, ClientSocketHandler
 from kernel_gateway.identity.auth import Caller
+from kernel_gateway.identity.keystore import Role
 from kernel_gateway.times import moment
 from sessions.cells.notebook import with_list
 from sessions.cells.outputs import Place, joined
@@ -36,7 +41,7 @@ from sessions.cells.transcript import Entry
 from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, SessionError, ShuttingDown
 from sessions.model.tasks import spawn
-from sessions.model.values import SessionKey, StateNotice
+from sessions.model.values import SessionKey, StateNotice, valid_name
 from sessions.session.session import Session
 
 #: the subprotocol that the gateway accepts, and the prefix of the one that carries the key
@@ -76,7 +81,29 @@ def _state(cell: Entry) -> str:
     return "running" if cell.started else "waiting"
 
 
-def listed(session: Session) -> dict[str, Any]:
+class Looks:
+    """The sessions that admins look at now."""
+
+    def __init__(self) -> None:
+        self._looks: Counter[SessionKey] = Counter()
+
+    def at(self, key: SessionKey) -> bool:
+        """Return whether an admin looks at a session."""
+        return key in self._looks
+
+    def begin(self, key: SessionKey) -> Callable[[], None]:
+        """Count a look, and return the function that ends it."""
+        self._looks[key] += 1
+
+        def end() -> None:
+            self._looks[key] -= 1
+            if not self._looks[key]:
+                del self._looks[key]
+
+        return end
+
+
+def listed(session: Session, looks: Looks) -> dict[str, Any]:
     """Return what the page's list shows of a session."""
     container, last = session.container, session.transcript.last
     memory = None if container is None else container.memory()
@@ -90,6 +117,7 @@ def listed(session: Session) -> dict[str, Any]:
         "cells": session.executions,
         "last": None if last is None else {"code": _first_line(last.code), "state": _state(last)},
         "can_sleep": session.can_sleep,
+        "looked_at": looks.at(session.key),
     }
 
 
@@ -108,11 +136,11 @@ class _Seen:
 class View:
     """What a page was told of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, looks: Looks) -> None:
         """Begin with nothing."""
         self.session = session
         #: what the page's list shows of it
-        self.listed = listed(session)
+        self.listed = listed(session, looks)
         self._revision = -1
         self._told: dict[int, dict[str, Any]] = {}
         self._seen: dict[int, _Seen] = {}
@@ -187,6 +215,11 @@ def _frame(fields: dict[str, Any], outputs: list[bytes]) -> bytes:
 class FeedHandler(ClientSocketHandler):
     """`/ui/feed`."""
 
+    _looks: Looks
+    #: the tenant whose sessions are told
+    _of: str
+    #: ends an admin's look at the opened session
+    _end_look: Callable[[], None] | None = None
     _opened: SessionKey | None = None
     _view: View | None = None
     _pump: asyncio.Task[None] | None = None
@@ -196,6 +229,11 @@ class FeedHandler(ClientSocketHandler):
     _told_absent = False
     #: bytes that were sent since the last pause
     _sent = 0
+
+    def initialize(self, gateway: Gateway, dialect: str = "none", *, looks: Looks) -> None:
+        """Set up the handler."""
+        super().initialize(gateway, dialect)
+        self._looks = looks
 
     def authenticate(self) -> Caller:
         """Return the caller with the key that a subprotocol carries, or else with that of a header."""
@@ -209,9 +247,20 @@ class FeedHandler(ClientSocketHandler):
         super().prepare()
         if self.request.method != "GET":
             return  # tornado refuses the method
+        of = self.raw_argument("tenant")
+        self._of = self.tenant if of is None else valid_name("tenant", of)
+        if self._is_look and not (self.gateway.settings.admin_looks and self.caller.role is Role.ADMIN):
+            raise Forbidden
         if self.request.headers.get("Upgrade", "").lower() != "websocket":
             raise InvalidRequest("this path speaks WebSocket only", field="Upgrade")
+        if self._is_look:
+            self.gateway.audit.look(self._of, "", self.asker)
         self.take_place(SessionKey(self.tenant, PAGES))
+
+    @property
+    def _is_look(self) -> bool:
+        """Whether an admin looks at the sessions of another tenant."""
+        return self._of != self.tenant
 
     def select_subprotocol(self, subprotocols: list[str]) -> str | None:
         """Accept the page's subprotocol, and never the one with the key."""
@@ -225,6 +274,7 @@ class FeedHandler(ClientSocketHandler):
     def on_close(self) -> None:
         """Stop to look."""
         super().on_close()
+        self._stop_looking()
         if self._pump is not None:
             self._pump.cancel()
 
@@ -247,9 +297,18 @@ class FeedHandler(ClientSocketHandler):
                 self._view.see(seen.see)
             return
         name = validated(OpenFrame, frame).open
-        self._view = None
-        self._opened = None if name is None else SessionKey(self.tenant, name)
-        self._told_absent = False
+        opened = None if name is None else SessionKey(self._of, name)
+        self._stop_looking()
+        self._view = self._opened = None
+        if self._is_look and opened is not None:
+            self.gateway.audit.look(opened.tenant, opened.name, self.asker)
+            self._end_look = self._looks.begin(opened)
+        self._opened, self._told_absent = opened, False
+
+    def _stop_looking(self) -> None:
+        if self._end_look is not None:
+            self._end_look()
+            self._end_look = None
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -268,7 +327,7 @@ class FeedHandler(ClientSocketHandler):
         now = asyncio.get_running_loop().time()
         if now >= self._list_due:
             self._list_due = now + LIST
-            found = [listed(session) for session in self.gateway.registry.of(self.tenant)]
+            found = [listed(session, self._looks) for session in self.gateway.registry.of(self._of)]
             if found != self._listed:
                 self._listed = found
                 await self._send({"type": "sessions", "sessions": found})
@@ -285,13 +344,13 @@ class FeedHandler(ClientSocketHandler):
             return
         if self._view is None or self._view.session is not session:
             self._told_absent = False
-            self._view = View(session)
+            self._view = View(session, self._looks)
             await self._send({"type": "opened", "session": self._view.listed})
         if self._view is not None:  # else the page has opened another session meanwhile
             await self._tell(self._view)
 
     async def _tell(self, view: View) -> None:
-        if (now := listed(view.session)) != view.listed:
+        if (now := listed(view.session, self._looks)) != view.listed:
             view.listed = now
             await self._send({"type": "session", "session": now})
         if (cells := view.cells()) is not None:
@@ -322,4 +381,4 @@ def _decoded(text: str) -> str:
 
 def routes(gateway: Gateway) -> list[Route]:
     """Return the route of the feed."""
-    return [("/ui/feed", FeedHandler, {"gateway": gateway})]
+    return [("/ui/feed", FeedHandler, {"gateway": gateway, "looks": Looks()})]

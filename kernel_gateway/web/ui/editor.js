@@ -10,13 +10,18 @@ export class Editor {
   #notice;
   #codes;
   #own = [];
+  #ran;
   #place = null;
   #busy = false;
   #list = h("ul", { class: "matches", role: "listbox", id: newId(), "aria-label": "Completions", hidden: true });
   #completion = null;
 
-  /** @param codes returns the code of earlier cells, oldest first */
-  constructor(path, notice, codes) {
+  /**
+   * @param codes returns the code of earlier cells, oldest first
+   * @param ran called when code was sent
+   */
+  constructor(path, notice, codes, ran) {
+    this.#ran = ran;
     this.#path = path;
     this.#notice = notice;
     this.#codes = codes;
@@ -53,13 +58,15 @@ export class Editor {
     const code = this.input.value;
     if (!code.trim()) return this.input.focus();
     this.#notice.clear();
+    const waits = this.#busy;
     try {
       await call("POST", `${this.#path}/execute`, { code, wait: false, interactive: true });
     } catch (failure) {
       return this.#notice.fail(failure);
     }
-    if (this.#busy) this.#notice.tell("Another cell runs. This one runs when its turn comes.", "plain");
+    if (waits) this.#notice.tell("Another cell runs. This one runs when its turn comes.", "plain");
     this.#own.push(code);
+    this.#ran();
     this.#place = null;
     if (this.input.value === code) this.input.value = "";
     this.#typed();

@@ -14,9 +14,16 @@ export class Feed extends EventTarget {
   #over = false;
   #timer;
   sessions = [];
+  /** the tenant at whose sessions an admin looks; null: they are the user's own */
+  tenant = new URLSearchParams(location.search).get("tenant");
+
+  /** The feed's path, which says why if it is refused: a socket does not. */
+  get path() {
+    return this.tenant === null ? "ui/feed" : `ui/feed?tenant=${encodeURIComponent(this.tenant)}`;
+  }
 
   connect() {
-    const opened = socket("ui/feed");
+    const opened = socket(this.path);
     this.#socket = opened;
     opened.addEventListener("open", () => {
       this.dispatchEvent(new Event("connected"));

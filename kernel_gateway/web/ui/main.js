@@ -1,17 +1,19 @@
 // Signing in and out, which view is shown, and what happens while the gateway is away.
 import { call, Failure, news, useKey } from "../admin/api.js";
 import { closeAll } from "../admin/dialog.js";
-import { form, h, labelled, Notice } from "../admin/dom.js";
+import { form, h, labelled, named, Notice } from "../admin/dom.js";
 import { Feed } from "./feed.js";
 import { Notebook } from "./notebook.js";
 import { Sessions } from "./sessions.js";
 
 const REFUSED = "The key opens nothing any more. Sign in with another one.";
+const LOOKS = "You look, without any change, at the sessions of the tenant ";
 const COMMAND = "kernel-gateway keys add NAME";
 
 const main = document.getElementById("main");
 const nav = document.querySelector("nav");
 const leave = document.getElementById("leave");
+const look = document.getElementById("look");
 const offline = document.getElementById("offline");
 /** the feed and the view of who is signed in; null: nobody is */
 let feed = null;
@@ -43,6 +45,7 @@ async function tryKey(input, notice) {
     }
     useKey(key);
     await call("GET", "v1/limits");
+    await mayLook();
   } catch (failure) {
     useKey("");
     notice.fail(failure);
@@ -52,6 +55,7 @@ async function tryKey(input, notice) {
   input.value = "";
   nav.hidden = leave.hidden = false;
   feed = new Feed();
+  look.replaceChildren(...(feed.tenant === null ? [] : [h("p", {}, LOOKS, named(feed.tenant), ". The tenant is told.")]));
   feed.addEventListener("lost", () => {
     if (!offline.hasChildNodes()) offline.append(h("p", {}, "The gateway does not answer. Trying again …"));
   });
@@ -59,6 +63,17 @@ async function tryKey(input, notice) {
   feed.addEventListener("refused", () => signOut(REFUSED));
   feed.connect();
   show();
+}
+
+/** Whether this key may look at the tenant that the address names. The feed refuses what is no WebSocket later. */
+async function mayLook() {
+  const asked = new Feed();
+  if (asked.tenant === null) return;
+  try {
+    await call("GET", asked.path);
+  } catch (failure) {
+    if (failure.code !== "SB002" || !failure.message.includes("WebSocket")) throw failure;
+  }
 }
 
 /** Forget the key and all that was shown with it. */
@@ -70,6 +85,7 @@ function signOut(why) {
   feed = view = null;
   nav.hidden = leave.hidden = true;
   offline.replaceChildren();
+  look.replaceChildren();
   closeAll();
   signIn(why);
 }

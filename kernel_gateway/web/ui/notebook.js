@@ -28,8 +28,11 @@ export class Notebook {
   #stop = new AbortController();
   #watch;
   #list = h("div", { class: "cells" });
+  /** the place behind the last cell */
+  #end = h("div", { class: "end" });
   #state = h("span", { class: "states" });
   #empty = h("p", { class: "hint" }, "Connecting …");
+  #looked = h("p", { class: "notice warn", role: "status", hidden: true }, "An admin looks at this session now.");
   #news = h("p", { class: "unseen", role: "status" });
   notice = new Notice();
 
@@ -41,23 +44,25 @@ export class Notebook {
     const id = newId();
     this.heading = h("h1", { id, tabindex: "-1" }, named(name));
     const path = `v1/sessions/${encodeURIComponent(name)}`;
-    this.editor = new Editor(path, this.notice, () => this.#codes());
+    this.editor = new Editor(path, this.notice, () => this.#codes(), () => this.#follow());
     const panels = [new Variables(path), new Files(path), new Checkpoints(path)];
     this.#panels = panels;
     this.element = h(
       "section",
       { class: "notebook", "aria-labelledby": id },
       h("div", { class: "line apart" }, h("div", { class: "line" }, this.heading, this.#state), this.#actions(path)),
+      this.#looked,
       this.notice.element,
       this.#news,
       h(
         "div",
         { class: "columns" },
-        h("div", { class: "column" }, h("section", { "aria-label": "Cells" }, this.#empty, this.#list), this.editor.element),
+        h("div", { class: "column" }, h("section", { "aria-label": "Cells" }, this.#empty, this.#list, this.#end), this.editor.element),
         h("aside", { "aria-label": "Variables, files and checkpoints" }, ...panels.map((panel) => panel.element)),
       ),
     );
     this.#watch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${MARGIN}px 0px` });
+    if (feed.tenant !== null) this.element.classList.add("looked");
     this.#listen();
   }
 
@@ -108,7 +113,7 @@ export class Notebook {
       this.sleep,
       this.wake,
       button("Download notebook", () => this.#download(`${path}/notebook`)),
-      button("End", () => this.#end(path), { kind: "danger" }),
+      button("End", () => this.#endSession(path), { kind: "danger" }),
     );
   }
 
@@ -117,7 +122,7 @@ export class Notebook {
     if (await confirmed("Restart the kernel?", "Restart kernel", lost)) await restart();
   }
 
-  async #end(path) {
+  async #endSession(path) {
     const lost = h("p", {}, named(this.name), ": its variables and files are lost.");
     if (!(await confirmed("End this session?", "End session", lost))) return;
     try {
@@ -163,6 +168,7 @@ export class Notebook {
     if (told.map((it) => it.textContent).join() !== [...this.#state.children].map((it) => it.textContent).join()) {
       this.#state.replaceChildren(...told);
     }
+    this.#looked.hidden = !session.looked_at || this.#feed.tenant !== null;
     this.sleep.hidden = !session.can_sleep || state === "asleep" || state === "dead";
     this.wake.hidden = state !== "asleep" && state !== "dead";
     this.editor.told(session);
@@ -250,12 +256,11 @@ export class Notebook {
   }
 
   #atEnd() {
-    const { scrollHeight, scrollTop, clientHeight } = document.scrollingElement;
-    return scrollHeight - scrollTop - clientHeight < END;
+    return this.#end.getBoundingClientRect().top < innerHeight + END;
   }
 
   #follow() {
-    document.scrollingElement.scrollTop = document.scrollingElement.scrollHeight;
+    this.#end.scrollIntoView({ block: "end" });
   }
 
   #codes() {

@@ -15,7 +15,7 @@ export class Sessions {
     sort: [0, true],
     columns: [
       { label: "Session", cell: (it) => h("a", { href: `#${it.name}` }, named(it.name)), by: (it) => it.name },
-      { label: "State", cell: (it) => chip(it.state, KINDS.get(it.state)), by: (it) => it.state },
+      { label: "State", cell: (it) => state(it), by: (it) => it.state },
       { label: "Language", cell: (it) => named(it.language), by: (it) => it.language },
       { label: "Age", cell: (it) => age(it), by: (it) => since(it.created_at), number: true },
       { label: "Memory", cell: (it) => bytes(it.memory_bytes), by: (it) => it.memory_bytes, number: true },
@@ -57,6 +57,11 @@ export class Sessions {
     this.#total.textContent = `${all.length} in all`;
     this.#table.show(all, h("p", {}, "There are no sessions. One is made when a client first runs something."));
   }
+}
+
+function state(session) {
+  const shown = chip(session.state, KINDS.get(session.state));
+  return session.looked_at ? h("span", {}, shown, chip("an admin looks", "warn")) : shown;
 }
 
 function last(cell) {

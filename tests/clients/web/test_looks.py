@@ -1,4 +1,4 @@
-"""Looks of the admin page: readable in light and dark, never wider than a phone; pictures with `--artifacts`."""
+"""Looks of the pages: readable in light and dark, never wider than a phone; pictures with `--artifacts`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.clients.web.conftest import AdminPage
+from tests.clients.web.conftest import AdminPage, SessionPage
 from tests.clients.web.fake import FakeProviders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -41,8 +41,9 @@ PALE = """() => {
   return found;
 }"""
 #: finds controls without an accessible name
-NAMELESS = """() => [...document.querySelectorAll("button, a, input, select")]
-  .filter((it) => it.checkVisibility() && !(it.textContent.trim() || it.labels?.length || it.ariaLabel))
+NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, textarea, iframe, img")]
+  .filter((it) => it.checkVisibility() && !(it.textContent.trim() || it.labels?.length || it.ariaLabel || it.title))
+  .filter((it) => it.alt == null || it.tagName !== "IMG")
   .map((it) => it.outerHTML)"""
 
 LOOKS: dict[str, dict[str, Any]] = {
@@ -128,6 +129,80 @@ def test_every_section_can_be_read(pages: Callable[..., AdminPage], artifacts: P
         admin_page.go(section)
         expect(admin_page.rows(table).first).to_be_visible()
         look_at(section.lower())
+
+
+#: cells with all that the session page shows
+CELLS = (
+    "import pandas as pd\nsales = pd.DataFrame({'city': ['Oslo', 'Rome', 'Kyiv'], 'sales': [120, 80, 95.5]})\nsales",
+    "import matplotlib.pyplot as plt\nsales.plot.bar(x='city', figsize=(5, 2.4)); plt.show()",
+    "import sys\nprint('\\x1b[32mgreen\\x1b[0m \\x1b[38;5;226myellow\\x1b[0m \\x1b[48;5;19mblue\\x1b[0m')\n1 / 0",
+    "from tqdm import tqdm\nfor _ in tqdm(range(50)): pass\nanswer = input('Shall it go on? ')",
+)
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_session_page_can_be_read(
+    session_pages: Callable[..., SessionPage], artifacts: Path | None, look: str
+) -> None:
+    session_page = session_pages(**LOOKS[look])
+    page, gateway, name = session_page.page, session_page.gateway, f"report-{look}"
+    for code in CELLS[:3]:
+        gateway.execute(name, code)
+
+    def look_at(what: str) -> None:
+        if artifacts is not None:
+            page.screenshot(path=artifacts / f"ui-{what}-{look}.png")
+        assert page.evaluate(PALE) == []
+        assert page.evaluate(NAMELESS) == []
+        assert page.evaluate("document.scrollingElement.scrollWidth <= innerWidth")
+
+    session_page.open()
+    look_at("sign-in")
+    session_page.enter(session_page.key)
+    expect(session_page.rows("Sessions").filter(has_text=name)).to_be_visible()
+    look_at("sessions")
+    page.get_by_role("link", name=name).click()
+    session_page.run(CELLS[3])
+    expect(session_page.cell(4).get_by_label("Shall it go on?")).to_be_visible()
+    look_at("question")
+    session_page.press("Send", session_page.cell(4))
+    expect(session_page.cell(4)).to_contain_text("done")
+    for panel in ("Variables", "Files", "Checkpoints"):
+        page.get_by_role("heading", name=panel).click()
+    session_page.press("sales")
+    expect(page.get_by_role("heading", name="sales")).to_be_visible()
+    look_at("panels")
+    page.evaluate("scrollTo(0, 0)")
+    expect(session_page.cell(1).locator("iframe")).to_be_visible()
+    look_at("notebook")
+    session_page.code.fill("sales.gro")
+    session_page.code.press("Tab")
+    look_at("code")
+
+
+def test_the_session_page_is_used_by_the_keyboard_alone(session_page: SessionPage) -> None:
+    page, name = session_page.page, "keyboard"
+    session_page.gateway.execute(name, "1")
+    session_page.open()
+    page.keyboard.type(session_page.key)  # the place for the key has the focus
+    page.keyboard.press("Enter")
+    link = page.get_by_role("link", name=name)
+    link.focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name=name, level=1)).to_be_focused()
+    session_page.code.focus()
+    page.keyboard.type("'typed'")
+    page.keyboard.press("Control+Enter")
+    expect(session_page.cell(2)).to_contain_text("typed")
+    expect(session_page.code).to_be_focused()
+    expect(page.get_by_role("article", name="Cell 2, done")).to_be_visible()
+    expect(page.get_by_role("status").filter(has_text="Cell 2: done")).to_have_count(1)  # read out
+    page.keyboard.type("x")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Tab")  # the editor does not hold the focus
+    expect(session_page.code).not_to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("details[open]")).to_have_count(1)
 
 
 def test_unreadable_text_and_nameless_controls_would_be_found(admin_page: AdminPage) -> None:

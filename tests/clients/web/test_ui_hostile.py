@@ -8,7 +8,7 @@ import secrets
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.clients.browsers import URL
 from tests.clients.web.conftest import SessionPage
@@ -21,8 +21,10 @@ SVG = f"<svg xmlns='http://www.w3.org/2000/svg' width='20' height='20' onload=\"
 HTML = f"""
 <script>{EVIL}</script><img src=x onerror="{EVIL}"><svg onload="{EVIL}"></svg>
 <iframe src="javascript:{EVIL}"></iframe><iframe srcdoc="<script>{EVIL}</script>"></iframe>
-<object data="/stolen"></object><embed src="/stolen"><link rel=stylesheet href="/stolen"><link rel=dns-prefetch href=//evil.example>
-<meta http-equiv=refresh content="0;url=/stolen"><base href="/stolen/"><form action="/stolen"><button autofocus>x</button></form>
+<object data="/stolen"></object><embed src="/stolen"><link rel=stylesheet href="/stolen">
+<link rel=dns-prefetch href=//evil.example>
+<meta http-equiv=refresh content="0;url=/stolen"><base href="/stolen/">
+<form action="/stolen"><button autofocus>x</button></form>
 <a id=away href="/stolen" target=_top>away</a><a ping="/stolen" href="/stolen">ping</a>
 <style>@import "/stolen"; body {{ background: url(/stolen) }} @font-face {{ font-family: f; src: url(/stolen) }}</style>
 <video src="/stolen" poster="/stolen" autoplay></video><details open ontoggle="{EVIL}"><p>still here</p></details>
@@ -37,14 +39,14 @@ def name() -> str:
 
 @pytest.fixture
 def stolen(session_page: SessionPage) -> list[str]:
-    """The requests that hostile code has caused."""
+    """The requests that hostile code has caused. What a policy blocks never comes so far."""
     found = list[str]()
 
-    def note(url: str) -> None:
-        if "stolen" in url or not url.startswith((f"{URL}/", "ws://localhost:8888/", "data:", "blob:")):
-            found.append(url)
+    def note(route: Route) -> None:
+        found.append(route.request.url)
+        route.fulfill(body="")
 
-    session_page.page.context.on("request", lambda request: note(request.url))
+    session_page.page.context.route(lambda url: "stolen" in url or not url.startswith(f"{URL}/"), note)
     return found
 
 
@@ -74,7 +76,7 @@ def test_hostile_html_runs_nothing_and_loads_nothing(session_page: SessionPage, 
     shows(name, session_page, {"text/html": HTML, "text/plain": "plain"})
     frame = session_page.cell(1).frame_locator("iframe")
     expect(frame.get_by_text("still here")).to_be_visible()
-    expect(frame.locator("script, iframe, object, embed, link, meta, base, form")).to_have_count(2)  # the frame's own
+    expect(frame.locator("script, iframe, object, embed, link, meta, base, form")).to_have_count(3)  # the frame's own
     frame.get_by_text("away").click()
     page.wait_for_timeout(300)
     expect(frame.get_by_text("still here")).to_be_visible()
@@ -87,7 +89,6 @@ def test_hostile_html_runs_nothing_and_loads_nothing(session_page: SessionPage, 
 def test_the_payload_would_work_in_a_page_without_the_frame(session_page: SessionPage, stolen: list[str]) -> None:
     page = session_page.page
     page.route(f"{URL}/open", lambda route: route.fulfill(body=HTML, content_type="text/html"))
-    page.route("**/stolen*", lambda route: route.fulfill(body=""))
     page.goto(f"{URL}/open")
     page.wait_for_timeout(300)
     assert stolen
@@ -148,7 +149,13 @@ def test_code_errors_prompts_and_escapes_are_text(session_page: SessionPage, nam
 def test_hostile_names_of_sessions_and_languages_are_text(session_page: SessionPage) -> None:
     """The gateway's own rules would refuse such names; a fake feed sends them all the same."""
     page = session_page.page
-    session = {"id": PAYLOAD, "state": PAYLOAD, "created_at": "2026-11-21T10:00:00Z", "memory_bytes": None, "cells": 1}
+    session: dict[str, Any] = {
+        "id": PAYLOAD,
+        "state": PAYLOAD,
+        "created_at": "2026-11-21T10:00:00Z",
+        "memory_bytes": None,
+        "cells": 1,
+    }
     session |= {"last": {"code": PAYLOAD, "state": PAYLOAD}, "can_sleep": False, "language": PAYLOAD}
     names = [PAYLOAD, "javascript:window.ran=1", "</td></tr></table><h1>gone", "\u202eevil", "__proto__"]
     frame = json.dumps({"type": "sessions", "sessions": [session | {"name": name} for name in names]})

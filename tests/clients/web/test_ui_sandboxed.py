@@ -1,4 +1,4 @@
-"""The session page over gVisor kernels: memory, checkpoints as a line of time, sleep and wake, and four clients at once."""
+"""The session page over gVisor kernels: memory, checkpoints as a line of time, sleep and wake."""
 
 from __future__ import annotations
 

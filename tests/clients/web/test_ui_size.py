@@ -89,7 +89,9 @@ def test_only_cells_in_view_have_elements_and_outputs(
     for place in (0, 0.25, 0.5, 0.75, 1, 0.1, 0.9):
         page.evaluate("(place) => scrollTo(0, place * document.scrollingElement.scrollHeight)", place)
         page.wait_for_timeout(150)
-        in_view = "[...document.querySelectorAll('article')].filter((it) => it.getBoundingClientRect().top > 60)[0].id"
+        in_view = (
+            "[...document.querySelectorAll('article')].filter((it) => it.getBoundingClientRect().bottom > 60)[0].id"
+        )
         number = int(page.evaluate(in_view).removeprefix("cell-"))
         expect(session_page.cell(number).locator(".outputs")).to_contain_text(f"{number}: xxx")
         assert elements(page) < CELLS + BESIDE + SEEN * OF_A_CELL

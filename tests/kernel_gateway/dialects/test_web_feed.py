@@ -13,6 +13,8 @@ import pytest
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from sessions.store.records import Look, read
+from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import e2b, jupyter, mcp
 from tests.kernel_gateway.calls import SHARED
@@ -85,10 +87,12 @@ class Page:
 
 
 @asynccontextmanager
-async def watching(gateway: Gateway, name: str | None = None, tenant: str = "alice") -> AsyncIterator[Page]:
+async def watching(
+    gateway: Gateway, name: str | None = None, tenant: str = "alice", *, key: str | None = None, query: str = ""
+) -> AsyncIterator[Page]:
     """Connect a page that shows a session."""
-    request = HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/ui/feed")
-    connection = await websocket_connect(request, subprotocols=offered(KEYS[tenant]), max_message_size=2**26)
+    request = HTTPRequest(f"{gateway.url.replace('http', 'ws', 1)}/ui/feed{query}")
+    connection = await websocket_connect(request, subprotocols=offered(key or KEYS[tenant]), max_message_size=2**26)
     page = Page(connection)
     try:
         if name is not None:
@@ -262,3 +266,40 @@ async def test_large_outputs_arrive_whole_in_several_frames(gateway: Gateway, se
         await page.see(1)
         await page.until(lambda: len(page.outputs[1]) == 100)
         assert [output["data"]["text/plain"][:2] for output in page.outputs[1][98:]] == ["98", "99"]
+
+
+# -- looks of an admin -----------------------------------------------------------------------------------------
+
+
+async def test_an_admin_looks_where_that_is_allowed_and_each_look_is_told_and_audited() -> None:
+    with gateways.gateway("process", admin_looks="true") as gateway:
+        admin = gateway.admin_key()
+        gateway.execute("s", "print('seen')")
+        async with watching(gateway, "s") as own:
+            await own.until(lambda: own.ended(1))
+            assert not own.sessions["s"]["looked_at"]
+            async with watching(gateway, "s", key=admin, query="?tenant=alice") as look:
+                await look.until(lambda: look.ended(1))
+                await look.see(1)
+                await look.until(lambda: look.outputs[1])
+                assert look.text(1) == "seen\n"
+                await own.until(lambda: own.sessions["s"]["looked_at"])
+            await own.until(lambda: not own.sessions["s"]["looked_at"])
+        with pytest.raises(HTTPClientError, match="403"):
+            async with watching(gateway, tenant="bob", query="?tenant=alice"):
+                pass
+        looks = [record.what for record in read(gateway.state_dir / "audit.db") if isinstance(record.what, Look)]
+        assert [(look.tenant, look.session, look.dialect) for look in looks] == [
+            ("alice", "", "web"),
+            ("alice", "s", "web"),
+        ]
+        assert all(look.key_id for look in looks)
+
+
+async def test_without_the_setting_no_admin_looks(gateway: Gateway) -> None:
+    admin = gateway.admin_key()
+    async with watching(gateway, key=admin):  # an admin's own sessions
+        pass
+    with pytest.raises(HTTPClientError, match="403"):
+        async with watching(gateway, key=admin, query="?tenant=alice"):
+            pass

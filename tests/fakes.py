@@ -248,6 +248,17 @@ SOON = 0.03
 MEMORY = 64 * 1024**2
 
 
+#: what the debugger of a fake kernel answers, by command
+DEBUGGER: Json = {
+    "debugInfo": {"isStarted": False},
+    "dumpCell": {"sourcePath": "/tmp/ipykernel_1/1.py"},
+    "setBreakpoints": {"breakpoints": []},
+    "stackTrace": {"stackFrames": [{"id": 7, "name": "f", "line": 1, "source": {"path": "/tmp/ipykernel_1/1.py"}}]},
+    "scopes": {"scopes": [{"name": "Locals", "variablesReference": 3}]},
+    "variables": {"variables": [{"name": "x", "value": "1", "type": "int"}]},
+}
+
+
 class Failures(dict[str, Exception]):
     """Errors that the methods of a backend and its handles raise, by method name, until a test removes them."""
 
@@ -378,7 +389,11 @@ class FakeKernel:
             self.namespace["env"] = self.namespace["env"] | message["content"]["env"]
             self.cwd = message["content"]["cwd"]
         kind = message["msg_type"].replace("request", "reply")
-        self.send("control", Saying(kind, {"status": "ok"}), message, identity)
+        content: Json = {"status": "ok"}
+        if kind == "debug_reply":
+            body = DEBUGGER.get(message["content"]["command"], {})
+            content = {"success": True, "body": body}
+        self.send("control", Saying(kind, content), message, identity)
 
     def send(self, channel: str, saying: Saying, parent: Json | None, identity: bytes) -> None:
         """Send one message, signed."""

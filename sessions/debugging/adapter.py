@@ -32,6 +32,8 @@ REFUSAL_MAX = 500
 #: DAP's filters of our words for exceptions. IPython catches what a cell's code does not, so debugpy calls that
 #: exception not uncaught, but unhandled by the user's code.
 _FILTERS = {"raised": "raised", "uncaught": "userUnhandled"}
+#: An interrupt of a stopped cell is raised within the debugger, and Python then stops to trace the thread for good.
+_TRACE = "__import__('debugpy').trace_this_thread(True)"
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
 
 
@@ -120,6 +122,8 @@ class Adapter:
         found = await self.set_breakpoints(plan.breakpoints)
         await self._send("setExceptionBreakpoints", {"filters": [_FILTERS[name] for name in plan.exceptions]})
         await self._send("configurationDone", {})
+        silent = {"silent": True, "store_history": False, "allow_stdin": False}
+        self.kernel.connection.send("shell", "execute_request", {"code": _TRACE} | silent)
         return found
 
     async def set_breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> list[BreakpointSet]:

@@ -14,6 +14,7 @@ import pytest
 from kernel_gateway.dialects.native.debug import DebugInfo
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import HANGS, exists, failure, process_only, until
+from tests.kernel_gateway.mcp import call
 
 AREA = """def area(w, h):
     product = w * h
@@ -50,7 +51,6 @@ def outcome(gateway: Gateway, session: str, seen: dict[str, Any]) -> dict[str, A
     return found
 
 
-@pytest.mark.gate
 def test_a_cell_stops_is_stepped_and_ends(gateway: Gateway, session: str) -> None:
     seen = debug(gateway, session, "launch", code=AREA, breakpoints=[{"line": 3, "condition": "w == 3"}])
     assert (seen["state"], seen["reason"]) == ("stopped", "breakpoint"), seen
@@ -73,7 +73,6 @@ def test_a_cell_stops_is_stepped_and_ends(gateway: Gateway, session: str) -> Non
     assert gateway.text(session, "area(4, 5)") == "20"
 
 
-@pytest.mark.gate
 def test_after_an_uncaught_exception_its_frames_are_looked_at(gateway: Gateway, session: str) -> None:
     code = "rows = [3, 0]\ndef mean(total, count):\n    scale = 10\n    return scale * total / count\nmean(*rows)"
     gateway.execute(session, "import math")
@@ -119,7 +118,7 @@ def test_a_debugged_cell_is_ended_and_later_cells_do_not_stop(gateway: Gateway, 
     code = "def f():\n    return 1\nx = f()\nprint('after')"
     for _ in range(2):
         seen = debug(gateway, session, "launch", code=code, breakpoints=[{"line": 2}])
-        assert seen["frames"][0]["name"] == "f"
+        assert [frame["name"] for frame in seen["frames"]] == ["f", "<module>"], seen
         assert refused(gateway, session, "launch", code="1") == (HTTPStatus.CONFLICT, "SB071")
         ended = debug(gateway, session, "terminate")
         assert ended["state"] == "ended"
@@ -248,3 +247,49 @@ def test_code_that_forges_events_or_breaks_the_debugger_harms_nobody(
         assert values(seen)["x"] == "1"
     finally:
         gateway.call("DELETE", f"/v1/sessions/{other}")
+
+
+#: the sixth of these prices is wrong, because one of the discounts is taken twice
+PLANTED = """
+def price(item, count, discount):
+    total = item * count
+    total -= total * discount
+    if count > 10:
+        total -= total * discount
+    return total
+
+def report(orders):
+    return [price(*order) for order in orders]
+
+orders = [(10, n, 0.1) for n in range(6, 13)]
+result = report(orders)
+"""
+
+
+@pytest.mark.gate
+def test_an_agent_finds_a_planted_bug_over_mcp_alone(gateway: Gateway, session: str) -> None:
+    def tool(command: str, **fields: Any) -> Any:
+        answer = call(gateway, "debug", session=session, command=command, **fields)
+        assert not answer.get("isError"), answer
+        seen = answer["structuredContent"]
+        return tool("wait") if seen["state"] == "running" and command != "wait" else seen
+
+    call(gateway, "run_code", session=session, code=PLANTED)
+    wrong = "[order for order, got in zip(orders, result) if got != order[0] * order[1] * 0.9]"
+    shown = call(gateway, "run_code", session=session, code=wrong)
+    assert shown["structuredContent"]["result"] == "[(10, 11, 0.1), (10, 12, 0.1)]"
+    seen = tool("launch", code=PLANTED, breakpoints=[{"line": 3, "condition": "count == 11"}])
+    assert (seen["state"], seen["reason"]) == ("stopped", "breakpoint")
+    expected, suspects = 99.0, []
+    while seen["frames"][0]["name"] == "price":
+        before = seen["frames"][0]
+        seen = tool("next")
+        known = {one["name"]: one["value"] for one in seen["variables"]}
+        if "total" in known and float(known["total"]) < expected:
+            suspects.append((before["line"], before["text"]))
+    assert suspects[0] == (6, "total -= total * discount")
+    assert tool("evaluate", expression="len(orders)", frameId=len(seen["frames"]) - 1)["value"] == "7"
+    ended = tool("terminate")
+    assert ended["state"] == "ended"
+    assert call(gateway, "wait", run=ended["run"])["structuredContent"]["status"] == "interrupted"
+    assert call(gateway, "run_code", session=session, code="len(orders)")["structuredContent"]["result"] == "7"

@@ -1,4 +1,4 @@
-"""MCP on a real gateway, by its wire: both eras, the five tools, questions, calls that are sent again, and attacks."""
+"""MCP on a real gateway, by its wire: both eras, the six tools, questions, calls that are sent again, and attacks."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.kernel_gateway.mcp import (
     texts,
 )
 
-TOOLS = ["run_code", "files", "session", "checkpoint", "wait"]
+TOOLS = ["run_code", "files", "session", "checkpoint", "wait", "debug"]
 both_eras = pytest.mark.parametrize("era", ["modern", "legacy"])
 
 
@@ -72,7 +72,7 @@ def test_a_legacy_client_negotiates_the_version(gateway: Gateway, asked: str | N
 
 
 @both_eras
-def test_the_tools_are_five_in_one_order_with_valid_schemas(gateway: Gateway, era: str) -> None:
+def test_the_tools_are_six_in_one_order_with_valid_schemas(gateway: Gateway, era: str) -> None:
     tools = result_of(gateway, ERAS[era]("tools/list"))["tools"]
     assert [tool["name"] for tool in tools] == TOOLS
     assert tools == result_of(gateway, ERAS[era]("tools/list"), tenant="bob")["tools"]

@@ -1,0 +1,105 @@
+"""A debugged cell stands as long as its client acts, and no longer; the kernel's events prove nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from sessions.cells.idempotency import Run
+from sessions.debugging import debugger as room
+from sessions.debugging.model import DebugState, Seen
+from sessions.model.errors import DebugRefused, ExecutionTimeout
+from sessions.model.values import DebugPlan, ExecuteRequest, Status
+from sessions.session.session import Session
+from tests.fakes import Cell, KeyboardInterruptedCell, Saying, World, busy, started, until
+
+CODE = "x = 1\nstand()"
+STOPPED = Saying("debug_event", {"event": "stopped", "body": {"threadId": 1, "reason": "breakpoint"}})
+
+
+async def stands(cell: Cell) -> None:
+    """Stop at a breakpoint until an interrupt, as debugpy does."""
+    cell.says(busy(), started(cell.code), STOPPED)
+    with suppress(KeyboardInterruptedCell):
+        await cell.is_interrupted()
+    cell.ends("error", ename="KeyboardInterrupt")
+
+
+async def launched(session: Session, world: World, seconds: float = 30.0) -> tuple[Seen, Run]:
+    """Launch a cell that stops, and return what is seen then, and its run."""
+    world.backend.on(CODE, stands)
+    seen = await session.debugger.launch(ExecuteRequest(CODE, timeout=seconds, debug=DebugPlan()))
+    run = session.runs.find(seen.execution)
+    assert isinstance(run, Run)
+    return seen, run
+
+
+def due(session: Session) -> float:
+    """Return when the cell is ended if nobody acts."""
+    timer = session.debugger._idle
+    assert timer is not None
+    return timer.when()
+
+
+async def test_a_stopped_cell_shows_its_frames_and_ends_when_it_is_told_to(session: Session, world: World) -> None:
+    seen, run = await launched(session, world)
+    assert (seen.state, seen.reason) == (DebugState.STOPPED, "breakpoint")
+    assert [(frame.name, frame.source, frame.text) for frame in seen.frames] == [("f", "this cell", "x = 1")]
+    assert [(one.name, one.value) for one in seen.variables or ()] == [("x", "1")]
+    with pytest.raises(DebugRefused, match="already"):
+        await session.debugger.launch(ExecuteRequest("1", debug=DebugPlan()))
+    assert (await session.debugger.terminate()).state is DebugState.ENDED
+    assert (await run.task).status is Status.INTERRUPTED
+
+
+async def test_a_cell_that_stands_without_a_command_is_ended(
+    session: Session, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "ACT_WITHIN", 0.2)
+    _, run = await launched(session, world)
+    result = await asyncio.wait_for(run.task, 60)
+    assert result.status is Status.TIMEOUT
+    assert isinstance(result.error, ExecutionTimeout)
+    assert "stood for too long" in result.error.message
+
+
+async def test_a_cell_that_stands_is_ended_at_last_whatever_its_client_does(
+    session: Session, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run = await launched(session, world)
+    monkeypatch.setattr(room, "LONGEST", 0.0)
+    await session.debugger.look()
+    assert (await asyncio.wait_for(run.task, 60)).status is Status.TIMEOUT
+
+
+async def test_a_command_renews_the_time_and_no_event_does(session: Session, world: World) -> None:
+    _, run = await launched(session, world)
+    before = due(session)
+    for _ in range(3):
+        world.backend.kernel.publish(STOPPED, None)
+    await asyncio.sleep(0.05)
+    assert due(session) == before
+    await session.debugger.look()
+    assert due(session) > before
+    session.debugger.leave()
+    await run.task
+
+
+async def test_the_clock_of_the_deadline_stands_while_the_cell_does(session: Session, world: World) -> None:
+    _, run = await launched(session, world, seconds=1.0)
+    await asyncio.sleep(1.5)
+    assert (await session.debugger.look()).state is DebugState.STOPPED
+    assert (await session.debugger.move("continue")).state is not DebugState.NONE  # this kernel stands on
+    assert (await asyncio.wait_for(run.task, 60)).status is Status.TIMEOUT
+
+
+async def test_events_outside_of_a_debugged_cell_mean_nothing(session: Session, world: World) -> None:
+    async with session.execute(ExecuteRequest("1")) as execution:
+        await execution.result()
+    world.backend.kernel.publish(STOPPED, None)
+    await until(lambda: session.debugger._stop is None)
+    assert (await session.debugger.look()).state is DebugState.NONE
+    with pytest.raises(DebugRefused):
+        await session.debugger.move("next")

@@ -13,6 +13,7 @@ from typing import Any
 
 import requests
 
+from sessions.backends.kubernetes.profile import INSTANCE_LABEL, digest
 from tests import gateways
 from tests.gateways import Gateway
 
@@ -49,6 +50,12 @@ def api(method: str, path: str, body: Any = None) -> Any:
 def pods() -> dict[str, Any]:
     """Return the Pods of all gateways, by name."""
     return {pod["metadata"]["name"]: pod for pod in api("GET", PODS)["items"]}
+
+
+def of(serving: Gateway) -> dict[str, Any]:
+    """Return the Pods of one gateway, by name."""
+    label = digest(serving.instance, "instance")
+    return {name: pod for name, pod in pods().items() if pod["metadata"]["labels"][INSTANCE_LABEL] == label}
 
 
 def wait_for(met: Callable[[], object], seconds: float = PATIENCE) -> None:

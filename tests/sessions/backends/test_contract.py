@@ -79,12 +79,10 @@ BACKENDS: list[Any] = [
     pytest.param(restoring_backend, id="restored", marks=[pytest.mark.engine, pytest.mark.full]),
 ]
 
-#: tests that the backend for Kubernetes does not pass yet, because its Pods cannot share a workspace
+#: tests that the backend for Kubernetes does not pass, because only launches that say so share a workspace there
 NOT_SHARED = {
     "test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied_together",
     "test_two_kernels_may_share_a_workspace",
-    "test_a_container_without_a_kernel_shares_files_with_a_kernel_and_outlives_it",
-    "test_files_outlive_their_container_while_a_kernel_uses_them",
 }
 #: backends that do not measure their kernels
 UNMEASURED = {"process", "kubernetes"}
@@ -142,7 +140,7 @@ async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_onc
     make: Callable[[], Backend] = request.param
     backend = make()
     if backend.name == "kubernetes" and request.node.originalname in NOT_SHARED:
-        request.applymarker(pytest.mark.xfail(reason="Pods cannot share a workspace yet", strict=True))
+        request.applymarker(pytest.mark.xfail(reason="Pods share a workspace only if the launch says so", strict=True))
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()

@@ -87,6 +87,7 @@ def test_a_gateway_that_is_killed_loses_no_variable(tmp_path: Path) -> None:
         assert second.text("s0", "print(open('file').read())") == "0\n"
 
 
+@pytest.mark.timeout(500)
 def test_forty_sessions_over_both_nodes_and_nothing_left() -> None:
     with gateway(memory="160m", cpus="0.2", max_concurrent_per_tenant="40", max_queued_per_tenant="40") as many:
         names = [f"many{number}" for number in range(40)]

@@ -1,8 +1,8 @@
 """Kernels as Pods of a Kubernetes cluster, by default with gVisor as their runtime.
 
 Rooms: `profile` says what a Pod is made with; `cluster` calls the API, and `streams` is the input and output of a
-process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `guests` are kernels that share a Pod; `walls` proves the isolation. This
-package knows no message of a kernel, and no session.
+process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `guests` are kernels that share a Pod;
+`walls` proves the isolation. This package knows no message of a kernel, and no session.
 
 Files are in their Pod's own volume, and end with it. A new kernel of the same workspace gets a copy from the old one.
 """

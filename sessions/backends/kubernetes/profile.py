@@ -269,9 +269,7 @@ def network_policy(settings: KubernetesSettings) -> dict[str, Any]:
             "ingress": [
                 {
                     "from": blocks or [{"podSelector": {"matchLabels": dict(settings.gateway_labels)}}],
-                    "ports": [
-                        {"protocol": "TCP", "port": FIRST_PORT, "endPort": last}
-                    ],
+                    "ports": [{"protocol": "TCP", "port": FIRST_PORT, "endPort": last}],
                 }
             ],
             "egress": [],

@@ -79,11 +79,6 @@ BACKENDS: list[Any] = [
     pytest.param(restoring_backend, id="restored", marks=[pytest.mark.engine, pytest.mark.full]),
 ]
 
-#: tests that the backend for Kubernetes does not pass, because only launches that say so share a workspace there
-NOT_SHARED = {
-    "test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied_together",
-    "test_two_kernels_may_share_a_workspace",
-}
 #: backends that do not measure their kernels
 UNMEASURED = {"process", "kubernetes"}
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
@@ -139,8 +134,6 @@ def proven_once() -> Iterator[None]:
 async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_once: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
     backend = make()
-    if backend.name == "kubernetes" and request.node.originalname in NOT_SHARED:
-        request.applymarker(pytest.mark.xfail(reason="Pods share a workspace only if the launch says so", strict=True))
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()

@@ -39,9 +39,14 @@ def is_up() -> bool:
 def api(method: str, path: str, body: Any = None) -> Any:
     """Send a request to the cluster's API as administrator, and return the answer."""
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    certificates = {"cert": (str(KEYS / "admin.crt"), str(KEYS / "admin.key")), "verify": str(KEYS / "ca.crt")}
     answer = requests.request(
-        method, f"{API}{path}", json=body, headers={"Content-Type": kind}, timeout=30, **certificates
+        method,
+        f"{API}{path}",
+        json=body,
+        headers={"Content-Type": kind},
+        timeout=30,
+        cert=(str(KEYS / "admin.crt"), str(KEYS / "admin.key")),
+        verify=str(KEYS / "ca.crt"),
     )
     assert answer.ok, answer.text
     return answer.json()

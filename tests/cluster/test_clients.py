@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
 import pytest
 from e2b_code_interpreter import Sandbox
 from jupyter_server.gateway.gateway_client import GatewayClient
 from mcp import ClientSession
-from mcp.client.streamable_http import streamable_http_client
+from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 
 from kernel_gateway.client import Session
 from tests.clients.test_agentrun import ACCESS_KEYS
@@ -53,6 +52,7 @@ def test_open_webui(serving: Gateway) -> None:
     assert execute(serving, "print(40 + 2)")["stdout"] == "42\n"
 
 
+@pytest.mark.brief
 def test_e2b_with_two_contexts_in_one_pod(serving: Gateway) -> None:
     with made(serving) as sandbox:
         assert isinstance(sandbox, Sandbox)
@@ -93,7 +93,7 @@ def test_mcp(serving: Gateway) -> None:
     async def call() -> str:
         headers = {"Authorization": f"Bearer {KEYS['alice']}"}
         async with (
-            httpx.AsyncClient(headers=headers, timeout=60) as client,
+            create_mcp_http_client(headers=headers) as client,
             streamable_http_client(f"{serving.url}/mcp", http_client=client) as (read, write, *_),
             ClientSession(read, write) as session,
         ):

@@ -27,11 +27,13 @@ def serving() -> Iterator[Gateway]:
         yield serving
 
 
+@pytest.mark.brief
 def test_a_cell_runs_in_gvisor_and_variables_stay(serving: Gateway) -> None:
     assert "gVisor" in serving.text("first", "import subprocess; x = 41; print(subprocess.getoutput('dmesg'))")
     assert serving.text("first", "x + 1") == "42"
 
 
+@pytest.mark.brief
 def test_readyz_says_what_is_off(serving: Gateway) -> None:
     told = serving.call("GET", "/readyz", tenant=None).json()
     assert told["ready"]
@@ -48,6 +50,7 @@ def test_what_is_off_says_so_in_its_error(serving: Gateway) -> None:
     assert serving.text("off", "'still here'") == "'still here'"
 
 
+@pytest.mark.brief
 def test_a_first_result_comes_from_the_pool(serving: Gateway) -> None:
     wait_for(lambda: serving.call("GET", "/metrics", tenant=None).text.count(WARM) == 1)
     before = set(pods())
@@ -67,6 +70,7 @@ def test_doctor_tries_the_walls_and_leaves_nothing(tmp_path: Path) -> None:
     wait_for(lambda: not {name for name in set(pods()) - before if "early" in name or "witness" in name})
 
 
+@pytest.mark.brief
 def test_a_gateway_that_is_killed_loses_no_variable(tmp_path: Path) -> None:
     with gateway(state_dir=str(tmp_path), memory="200m") as first:
         with ThreadPoolExecutor(5) as clients:

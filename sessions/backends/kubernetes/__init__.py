@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -251,10 +252,13 @@ class KubernetesBackend:
         for handle_id, info in users.items():
             if own := handle_id.partition(SEPARATOR)[2]:
                 self._guests[handle_id] = shared.adopt(own, info)
-                self._guests[handle_id].gone.add_done_callback(lambda _, ended=handle_id: self._guests.pop(ended))
+                self._guests[handle_id].gone.add_done_callback(partial(self._forget_guest, handle_id))
         if workspace is not None and shared.users:
             self._shared[workspace] = asyncio.get_running_loop().create_future()
             self._shared[workspace].set_result(shared)
+
+    def _forget_guest(self, handle_id: str, _ended: object) -> None:
+        del self._guests[handle_id]
 
     def _track(self, handle: PodHandle, workspace: str | None) -> None:
         self._handles[handle.id] = handle

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterable, Collection
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from sessions.backends.base import HandleListener, Launch
 from sessions.backends.handshake import handshake, new_connection_info
@@ -118,7 +119,7 @@ class Guest:
         while not self.gone.done():
             with suppress(SessionError):
                 async with self._cluster.run(self.pod.id, wait) as stream:
-                    reading = spawn(stream.read(within=None), "end of a kernel")
+                    reading: asyncio.Task[Any] = spawn(stream.read(within=None), "end of a kernel")
                     await asyncio.wait({reading, self.gone}, return_when=asyncio.FIRST_COMPLETED)
                     if self.gone.done():
                         reading.cancel()

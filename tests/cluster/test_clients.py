@@ -10,7 +10,8 @@ import pytest
 from e2b_code_interpreter import Sandbox
 from jupyter_server.gateway.gateway_client import GatewayClient
 from mcp import ClientSession
-from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.shared._httpx_utils import create_mcp_http_client
 
 from kernel_gateway.client import Session
 from tests.clients.test_agentrun import ACCESS_KEYS
@@ -36,7 +37,7 @@ def serving() -> Iterator[Gateway]:
 def test_the_library_of_the_native_dialect(serving: Gateway) -> None:
     with Session(serving.url, KEYS["alice"], "library") as session:
         session.run("x = 40")
-        assert session.run("x + 2").text == "42"
+        assert session.run("x + 2").text == "42\n"
 
 
 def test_jupyter(serving: Gateway) -> None:
@@ -60,7 +61,7 @@ def test_e2b_with_two_contexts_in_one_pod(serving: Gateway) -> None:
         assert sandbox.run_code("x").text == "40"
         sandbox.files.write("a.txt", "written by the client")
         other = sandbox.create_code_context()
-        assert sandbox.run_code("open('a.txt').read()", context=other).text == "'written by the client'"
+        assert sandbox.run_code("open('a.txt').read()", context=other).text == "written by the client"
         assert "NameError" in str(sandbox.run_code("x", context=other).error)
         assert sandbox.commands.run("cat a.txt").stdout == "written by the client"
 

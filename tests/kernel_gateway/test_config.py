@@ -250,7 +250,8 @@ def test_commands_find_the_state_directory_in_the_file(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    "values", [{"wheels": "/srv/wheels"}, {"egress_allow": "a:1", "egress_tenants": "*", "egress_dns": "192.0.2.53"}]
+    "values",
+    [{"wheels": "/srv/wheels"}, {"egress_allow": "a.example", "egress_tenants": "*", "egress_dns": "192.0.2.53"}],
 )
 def test_what_a_cluster_lacks_is_refused(values: dict[str, str]) -> None:
     with pytest.raises(ValidationError, match="isolation `kubernetes` has no egress proxy and no directory of wheels"):

@@ -230,7 +230,7 @@ class FeedHandler(ClientSocketHandler):
     #: bytes that were sent since the last pause
     _sent = 0
 
-    def initialize(self, gateway: Gateway, dialect: str = "none", *, looks: Looks) -> None:
+    def initialize(self, gateway: Gateway, looks: Looks, dialect: str = "none") -> None:  # type: ignore[override]
         """Set up the handler."""
         super().initialize(gateway, dialect)
         self._looks = looks

@@ -114,7 +114,7 @@ def download(gateway: Gateway, jwt: str | None, file: Json, **asked: Any) -> req
 
 @pytest.mark.gate
 def test_a_run_of_librechat_keeps_its_variables_and_files(gateway: Gateway) -> None:
-    """A replay of one chat: a file is sent, code reads it, and its output is fetched. npm takes too long for the gate."""
+    """A replay of a chat: a file is sent, code reads it, its output is fetched. npm takes too long for the gate."""
     hint, sent = f"chat-{secrets.token_hex(4)}", upload(gateway, None)
     data = "/mnt/data" if gateway.isolation == "docker" else "."
     code = f"x = open('{data}/in/a.txt').read()\nprint(x)\nopen('{data}/out.csv', 'w').write(x * 2)"

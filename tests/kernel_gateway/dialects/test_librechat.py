@@ -114,7 +114,7 @@ def download(gateway: Gateway, jwt: str | None, file: Json, **asked: Any) -> req
 
 @pytest.mark.gate
 def test_a_run_of_librechat_keeps_its_variables_and_files(gateway: Gateway) -> None:
-    """The sequence of one chat: a file is sent, code reads it, and its output is fetched."""
+    """A replay of a chat: a file is sent, code reads it, its output is fetched. npm takes too long for the gate."""
     hint, sent = f"chat-{secrets.token_hex(4)}", upload(gateway, None)
     data = "/mnt/data" if gateway.isolation == "docker" else "."
     code = f"x = open('{data}/in/a.txt').read()\nprint(x)\nopen('{data}/out.csv', 'w').write(x * 2)"
@@ -435,6 +435,7 @@ def value(told: Json, result: Any, number: int = 0) -> Json:
 
 @pytest.mark.gate
 def test_code_calls_tools_of_librechat_and_goes_on_with_their_results(gateway: Gateway) -> None:
+    """A replay of what `@librechat/agents` sends, which `tests/clients/test_librechat.py` runs itself."""
     code = (
         "both = await asyncio.gather(get_weather(city='Rom'), get_weather(city='Bonn'))\nprint(both)\n"
         "try:\n    await class_tool()\nexcept Exception as error:\n    print('failed:', error)\n"

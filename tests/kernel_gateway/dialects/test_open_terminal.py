@@ -111,6 +111,7 @@ def detail(response: requests.Response) -> tuple[int, str]:
 
 @pytest.mark.gate
 def test_each_user_has_a_sandbox_and_a_forged_header_reaches_no_other(gateway: Gateway, user: User) -> None:
+    """A replay of Open WebUI's calls, as all tests here: its client of terminals is a part of its whole server."""
     user.answer("POST", "/files/write", json={"path": "secret.txt", "content": "of the first"})
     other = User(gateway, user.key, "somebody-else")
     assert other.call("GET", "/files/read?path=secret.txt").status_code == 404

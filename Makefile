@@ -142,10 +142,11 @@ test: tools ## the gate, in about ten minutes: real engine, real gVisor, real br
 test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules .venv-librechat/node_modules $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
-test-cluster: setup helm image-slim ## the backend contract on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
+CLUSTER_TESTS := cluster
+test-cluster: setup helm image-slim ## the backend contract, a gateway and its failures on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
 	tests/cluster/cluster.sh build
 	tests/cluster/cluster.sh up
-	tests/cluster/cluster.sh run $(BIN)/pytest -m cluster $(FLAGS) tests/sessions/backends; \
+	tests/cluster/cluster.sh run $(BIN)/pytest -m "$(CLUSTER_TESTS)" $(FLAGS) tests/sessions/backends tests/cluster; \
 	  status=$$?; tests/cluster/cluster.sh down; exit $$status
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part

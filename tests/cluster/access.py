@@ -13,6 +13,7 @@ from typing import Any
 
 import requests
 
+from sessions.backends.kubernetes.profile import INSTANCE_LABEL, digest
 from tests import gateways
 from tests.gateways import Gateway
 
@@ -38,9 +39,14 @@ def is_up() -> bool:
 def api(method: str, path: str, body: Any = None) -> Any:
     """Send a request to the cluster's API as administrator, and return the answer."""
     kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
-    certificates = {"cert": (str(KEYS / "admin.crt"), str(KEYS / "admin.key")), "verify": str(KEYS / "ca.crt")}
     answer = requests.request(
-        method, f"{API}{path}", json=body, headers={"Content-Type": kind}, timeout=30, **certificates
+        method,
+        f"{API}{path}",
+        json=body,
+        headers={"Content-Type": kind},
+        timeout=30,
+        cert=(str(KEYS / "admin.crt"), str(KEYS / "admin.key")),
+        verify=str(KEYS / "ca.crt"),
     )
     assert answer.ok, answer.text
     return answer.json()
@@ -49,6 +55,12 @@ def api(method: str, path: str, body: Any = None) -> Any:
 def pods() -> dict[str, Any]:
     """Return the Pods of all gateways, by name."""
     return {pod["metadata"]["name"]: pod for pod in api("GET", PODS)["items"]}
+
+
+def of(serving: Gateway) -> dict[str, Any]:
+    """Return the Pods of one gateway, by name."""
+    label = digest(serving.instance, "instance")
+    return {name: pod for name, pod in pods().items() if pod["metadata"]["labels"][INSTANCE_LABEL] == label}
 
 
 def wait_for(met: Callable[[], object], seconds: float = PATIENCE) -> None:

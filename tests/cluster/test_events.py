@@ -51,6 +51,7 @@ def refused(serving: Gateway, session: str, **fields: Any) -> dict[str, Any]:
     return error
 
 
+@pytest.mark.brief
 def test_a_deleted_pod(serving: Gateway) -> None:
     api("DELETE", f"{PODS}/{began(serving, 'deleted')}")
     wait_for(lambda: dead(serving, "deleted"))
@@ -77,6 +78,7 @@ def test_a_node_that_is_drained(serving: Gateway) -> None:
     assert "its node is being emptied" in told_once(serving, "drained")
 
 
+@pytest.mark.brief
 def test_out_of_memory_is_named(serving: Gateway) -> None:
     began(serving, "full")
     reply = serving.execute("full", FILL, timeout=60)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.access import CONTROL, IMAGE, KUBECONFIG, gateway, pod_of, pods, wait_for
+from tests.cluster.access import CONTROL, IMAGE, KUBECONFIG, PODS, api, gateway, of, pod_of, pods, wait_for
 from tests.gateways import Gateway, text_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.full]
@@ -25,11 +27,13 @@ def serving() -> Iterator[Gateway]:
         yield serving
 
 
+@pytest.mark.brief
 def test_a_cell_runs_in_gvisor_and_variables_stay(serving: Gateway) -> None:
     assert "gVisor" in serving.text("first", "import subprocess; x = 41; print(subprocess.getoutput('dmesg'))")
     assert serving.text("first", "x + 1") == "42"
 
 
+@pytest.mark.brief
 def test_readyz_says_what_is_off(serving: Gateway) -> None:
     told = serving.call("GET", "/readyz", tenant=None).json()
     assert told["ready"]
@@ -46,6 +50,7 @@ def test_what_is_off_says_so_in_its_error(serving: Gateway) -> None:
     assert serving.text("off", "'still here'") == "'still here'"
 
 
+@pytest.mark.brief
 def test_a_first_result_comes_from_the_pool(serving: Gateway) -> None:
     wait_for(lambda: serving.call("GET", "/metrics", tenant=None).text.count(WARM) == 1)
     before = set(pods())
@@ -65,11 +70,13 @@ def test_doctor_tries_the_walls_and_leaves_nothing(tmp_path: Path) -> None:
     wait_for(lambda: not {name for name in set(pods()) - before if "early" in name or "witness" in name})
 
 
+@pytest.mark.brief
 def test_a_gateway_that_is_killed_loses_no_variable(tmp_path: Path) -> None:
     with gateway(state_dir=str(tmp_path), memory="200m") as first:
-        for number in range(10):
-            first.execute(f"s{number}", f"n = {number}; open('file', 'w').write('{number}')")
-        before = set(pods())
+        with ThreadPoolExecutor(5) as clients:
+            cells = {f"s{number}": f"n = {number}; open('file', 'w').write('{number}')" for number in range(10)}
+            assert [*clients.map(first.text, *zip(*cells.items(), strict=True))] == ["1"] * 10
+        before = set(of(first))
         first.process.kill()
         first.process.wait()
     with gateway(state_dir=str(tmp_path), memory="200m") as second:
@@ -78,7 +85,49 @@ def test_a_gateway_that_is_killed_loses_no_variable(tmp_path: Path) -> None:
             assert (text_of(reply), reply["state"]) == (f"{number} {number}\n", "preserved")
             assert reply["state_reason"] == RESTARTED
             assert second.execute(f"s{number}", "1")["state_reason"] is None
-        wait_for(lambda: set(pods()) == before)
+        wait_for(lambda: set(of(second)) == before)
         # the files of an adopted workspace go on to the session's next kernel
         assert second.call("POST", "/v1/sessions/s0/restart").ok
         assert second.text("s0", "print(open('file').read())") == "0\n"
+
+
+@pytest.mark.timeout(500)
+def test_forty_sessions_over_both_nodes_and_nothing_left() -> None:
+    with gateway(memory="160m", cpus="0.2", max_concurrent_per_tenant="40", max_queued_per_tenant="40") as many:
+        names = [f"many{number}" for number in range(40)]
+        with ThreadPoolExecutor(10) as clients:
+            assert [*clients.map(lambda name: many.text(name, f"x = '{name}'; x"), names)] == [repr(n) for n in names]
+            assert [*clients.map(lambda name: many.text(name, "x"), names)] == [repr(name) for name in names]
+        nodes = Counter(pod["spec"]["nodeName"] for pod in of(many).values())
+        assert sorted(nodes) == ["node1", "node2"]
+        assert sum(nodes.values()) == 40
+        mine = set(of(many))
+    wait_for(lambda: mine.isdisjoint(pods()))
+
+
+def test_what_a_start_has_left_is_removed(serving: Gateway) -> None:
+    """A start can end while the API does not answer, and its Pod appears later."""
+    serving.execute("any", "1")
+    pod = of(serving)[pod_of(serving, "any")]
+    copied = {"name": "kernel-gateway-left", "labels": pod["metadata"]["labels"]}
+    spec = {name: value for name, value in pod["spec"].items() if name != "nodeName"}
+    api("POST", PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": copied, "spec": spec})
+    wait_for(lambda: "kernel-gateway-left" not in pods())
+
+
+def test_a_scenario_over_many_turns(serving: Gateway) -> None:
+    serving.text("turns", "import json, pathlib; seen = []")
+    for turn in range(20):
+        assert serving.text("turns", f"seen.append({turn}); sum(seen)") == str(sum(range(turn + 1)))
+    assert serving.execute("turns", "1 / 0")["status"] == "error"
+    assert serving.execute("turns", "while True: pass", timeout=1)["status"] == "timeout"
+    assert serving.text("turns", "len(seen)") == "20"
+    serving.text("turns", "pathlib.Path('seen.json').write_text(json.dumps(seen))")
+    assert serving.call("GET", "/v1/sessions/turns/files/seen.json").json() == [*range(20)]
+    assert serving.call("PUT", "/v1/sessions/turns/files/more.txt", data=b"more").ok
+    assert serving.text("turns", "pathlib.Path('more.txt').read_text()") == "'more'"
+    assert len(serving.call("GET", "/v1/sessions/turns/notebook").json()["cells"]) >= 25
+    assert serving.call("POST", "/v1/sessions/turns/restart").ok
+    reply = serving.execute("turns", "print(pathlib.Path('seen.json').exists()) if 'pathlib' in globals() else 'new'")
+    assert (text_of(reply), reply["state"]) == ("'new'", "restarted")
+    assert serving.text("turns", "import os; sorted(os.listdir())") == "['more.txt', 'seen.json']"

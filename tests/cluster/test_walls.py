@@ -79,6 +79,7 @@ def why_not_ready(serving: Gateway) -> str:
     return str(refused["message"])
 
 
+@pytest.mark.brief
 def test_no_kernel_starts_without_an_enforcer() -> None:
     with without_enforcer(), gateway(must_be_ready=False) as serving:
         assert "does not enforce network policies: a Pod reached a kernel" in why_not_ready(serving)

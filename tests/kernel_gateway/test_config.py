@@ -249,6 +249,26 @@ def test_commands_find_the_state_directory_in_the_file(tmp_path: Path, monkeypat
     assert load_client({"state_dir": "given"}).state_dir == Path("given")
 
 
+@pytest.mark.parametrize(
+    "values",
+    [{"wheels": "/srv/wheels"}, {"egress_allow": "a.example", "egress_tenants": "*", "egress_dns": "192.0.2.53"}],
+)
+def test_what_a_cluster_lacks_is_refused(values: dict[str, str]) -> None:
+    with pytest.raises(ValidationError, match="isolation `kubernetes` has no egress proxy and no directory of wheels"):
+        settings(isolation="kubernetes", **values)
+
+
+def test_a_clusters_memory_is_not_this_machines() -> None:
+    assert settings(isolation="kubernetes").total_memory == 0
+    assert settings(isolation="kubernetes", max_total_memory="1g").total_memory == 1024**3
+
+
+@pytest.mark.parametrize("text", ["name", "=value", "a=b,c"])
+def test_labels_have_names_and_values(text: str) -> None:
+    with pytest.raises(ValidationError, match="each must be name=value"):
+        settings(kubernetes_node_selector=text)
+
+
 def test_other_environment_variables_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings()
     for name in ("PORT", "HOST", "KEYS", "KG_PORT", "KERNEL_GATEWAY_URL"):

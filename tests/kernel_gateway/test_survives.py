@@ -33,7 +33,7 @@ VARIABLES = {
     "lost, reported": ("None", "lost"),
     "lost, reported to a client that returns": ("None", "lost"),
 }
-FILES = {"stay": "2", "as before the cell": "1", "as at that moment": "1", "deleted": "False"}
+FILES = {"stay": "2", "as before the cell": "1", "as at that moment": "1", "deleted": "False", "lost": "False"}
 #: whether the notebook has the cells from before
 #: status and error of a retry, and whether it gets the first run's result
 RETRY = {
@@ -44,9 +44,9 @@ RETRY = {
 TRANSCRIPT = {"stays": True, "deleted": False, "starts empty": False, "starts empty, reported": False}
 
 
-def rows() -> dict[str, tuple[str, str, str, str]]:
-    """Return the table: what happens, and the words for variables, files, transcript and a retry."""
-    section = PAGE.read_text().split("## What survives what\n")[1].split("\n## ")[0]
+def rows(title: str = "What survives what") -> dict[str, tuple[str, str, str, str]]:
+    """Return a table: what happens, and the words for variables, files, transcript and a retry."""
+    section = PAGE.read_text().split(f"## {title}\n")[1].split("\n## ")[0]
     _head, _line, *lines = re.findall(r"^\| (.*) \|$", section, re.MULTILINE)
     table = (line.split(" | ") for line in lines)
     return {event: (variables, files, transcript, retry) for event, variables, files, transcript, retry in table}
@@ -123,23 +123,27 @@ def test_what_survives_is_what_the_table_says(
     tmp_path: Path,
 ) -> None:
     row, event = named
-    variables, files, transcript, retry = rows()[row]
     with ExitStack() as stack:
         life = Life(uuid.uuid4().hex, started(isolation), with_sleep, stack, tmp_path)
-        gateway = event(life)
-        if "deleted" in (files, transcript):
-            gone = [life.ask(gateway, "GET", what).status_code for what in ("/files/file", "/notebook")]
-            assert gone == [404 if cell == "deleted" else 200 for cell in (files, transcript)]
-        reply = gateway.execute(life.name, TELL)
-        value, state = VARIABLES[variables]
-        assert (text_of(reply), reply["state"]) == (f"{value} {FILES[files]}\n", state), reply
-        assert (reply["state_reason"] is not None) == ("reported" in variables + transcript), reply
-        cells = life.notebook(gateway)
-        assert (cells[0], cells[-1]) == (WRITE.format(1) if TRANSCRIPT[transcript] else TELL, TELL)
-        assert len(cells) == (3 if TRANSCRIPT[transcript] else 1)
-        after = gateway.execute(life.name, "")
-        assert (after["state"], after["state_reason"]) == ("preserved", None)  # it is reported once
-        again = life.retry(gateway)
-        told = again.json()
-        assert (again.status_code, (told["error"] or {}).get("code"), told.get("replayed")) == RETRY[retry], told
-        life.ask(gateway, "DELETE")
+        check(life, event(life), rows()[row])
+
+
+def check(life: Life, gateway: Gateway, words: tuple[str, str, str, str]) -> None:
+    """Hold a session to the words of the table, after an event."""
+    variables, files, transcript, retry = words
+    if "deleted" in (files, transcript):
+        gone = [life.ask(gateway, "GET", what).status_code for what in ("/files/file", "/notebook")]
+        assert gone == [404 if cell == "deleted" else 200 for cell in (files, transcript)]
+    reply = gateway.execute(life.name, TELL)
+    value, state = VARIABLES[variables]
+    assert (text_of(reply), reply["state"]) == (f"{value} {FILES[files]}\n", state), reply
+    assert (reply["state_reason"] is not None) == ("reported" in variables + transcript), reply
+    cells = life.notebook(gateway)
+    assert (cells[0], cells[-1]) == (WRITE.format(1) if TRANSCRIPT[transcript] else TELL, TELL)
+    assert len(cells) == (3 if TRANSCRIPT[transcript] else 1)
+    after = gateway.execute(life.name, "")
+    assert (after["state"], after["state_reason"]) == ("preserved", None)  # it is reported once
+    again = life.retry(gateway)
+    told = again.json()
+    assert (again.status_code, (told["error"] or {}).get("code"), told.get("replayed")) == RETRY[retry], told
+    life.ask(gateway, "DELETE")

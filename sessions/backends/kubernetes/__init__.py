@@ -1,8 +1,8 @@
 """Kernels as Pods of a Kubernetes cluster, by default with gVisor as their runtime.
 
 Rooms: `profile` says what a Pod is made with; `cluster` calls the API, and `streams` is the input and output of a
-process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `walls` proves the isolation. This
-package knows no message of a kernel, and no session.
+process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `guests` are kernels that share a Pod;
+`walls` proves the isolation. This package knows no message of a kernel, and no session.
 
 Files are in their Pod's own volume, and end with it. A new kernel of the same workspace gets a copy from the old one.
 """
@@ -13,6 +13,8 @@ import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import aclosing, suppress
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import structlog
@@ -22,6 +24,7 @@ from sessions.backends.base import Launch
 from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.kubernetes.cluster import Cluster, Refused, unavailable
 from sessions.backends.kubernetes.doctor import examine
+from sessions.backends.kubernetes.guests import SEPARATOR, Guest, Shared
 from sessions.backends.kubernetes.handle import PodHandle
 from sessions.backends.kubernetes.profile import (
     FIRST_PORT,
@@ -49,7 +52,7 @@ from sessions.model.errors import (
     SessionError,
     StartFailed,
 )
-from sessions.model.kernelspecs import Inventory
+from sessions.model.kernelspecs import NO_KERNEL, Inventory
 from sessions.model.stopwatch import Stage, lap
 from sessions.model.tasks import gather_all, spawn
 
@@ -83,6 +86,10 @@ class KubernetesBackend:
         self._handles: dict[str, PodHandle] = {}
         #: the last Pod of each workspace
         self._latest: dict[str, PodHandle] = {}
+        #: the Pod of each workspace that several containers share
+        self._shared: dict[str, asyncio.Future[Shared]] = {}
+        #: users of such Pods that an earlier gateway has started
+        self._guests: dict[str, Guest] = {}
         self._gvisor = False
         self._proven = False
         #: whether Pods of a proof may run
@@ -212,7 +219,7 @@ class KubernetesBackend:
 
     async def adopt(
         self, kernels: Mapping[str, ConnectionInfo], workspaces: Collection[str], asleep: Collection[SleepImage] = ()
-    ) -> dict[str, PodHandle]:
+    ) -> dict[str, PodHandle | Guest]:
         """Take over the given Pods of an earlier gateway, and remove all others that it has left.
 
         Raises:
@@ -221,19 +228,37 @@ class KubernetesBackend:
         del asleep  # no kernel sleeps
         pods, _ = await self._cluster.pods()
         names = {digest(self.settings.instance, workspace): workspace for workspace in workspaces}
-        adopted: dict[str, PodHandle] = {}
+        adopted: dict[str, PodHandle | Guest] = {}
         for pod in pods:
             name, labels = pod["metadata"]["name"], pod["metadata"]["labels"]
-            if name not in kernels:
+            users = {each: info for each, info in kernels.items() if each.partition(SEPARATOR)[0] == name}
+            if not users:
                 continue
             if name not in self._handles:  # else this is another attempt
-                handle = PodHandle(self._cluster, name, kernels[name], limits_of(pod), gvisor=self._gvisor)
-                self._track(handle, names.get(labels.get(WORKSPACE_LABEL, "")))
+                info = next(iter(users.values()))
+                handle = PodHandle(self._cluster, name, info, limits_of(pod), gvisor=self._gvisor)
+                workspace = names.get(labels.get(WORKSPACE_LABEL, ""))
+                self._track(handle, workspace)
                 handle.note(pod)
-            adopted[name] = self._handles[name]
+                self._adopt_guests(handle, users, workspace)
+            adopted |= {each: self._guests.get(each, self._handles[name]) for each in users}
         await self._remove_unknown(pods)
         self._adopted = True
         return adopted
+
+    def _adopt_guests(self, pod: PodHandle, users: Mapping[str, ConnectionInfo], workspace: str | None) -> None:
+        """Take over the users of a Pod, if they share it."""
+        shared = Shared(pod, self._cluster)
+        for handle_id, info in users.items():
+            if own := handle_id.partition(SEPARATOR)[2]:
+                self._guests[handle_id] = shared.adopt(own, info)
+                self._guests[handle_id].gone.add_done_callback(partial(self._forget_guest, handle_id))
+        if workspace is not None and shared.users:
+            self._shared[workspace] = asyncio.get_running_loop().create_future()
+            self._shared[workspace].set_result(shared)
+
+    def _forget_guest(self, handle_id: str, _ended: object) -> None:
+        del self._guests[handle_id]
 
     def _track(self, handle: PodHandle, workspace: str | None) -> None:
         self._handles[handle.id] = handle
@@ -248,22 +273,36 @@ class KubernetesBackend:
         await handle.removed()
         self._handles.pop(handle.id, None)
 
-    async def start(self, launch: Launch) -> PodHandle:
-        """Start a kernel's Pod.
+    async def start(self, launch: Launch) -> PodHandle | Guest:
+        """Start a kernel's Pod, or a kernel in the Pod of those that share its workspace.
 
         Raises:
             NotInitialized: when no proof has succeeded yet.
             NetworkNotAllowed: when the kernel needs the egress proxy.
             StartFailed: when the cluster refuses the Pod, or cannot run it.
+            QuotaExceeded: when too many share its workspace.
             BackendUnavailable: when the API does not answer.
         """
         if not self._proven:
             raise NotInitialized
         if launch.egress is not None:
             raise NetworkNotAllowed("isolation `kubernetes` has no egress proxy, so it has no `allowlist`")
-        before = self._latest.get(launch.workspace) if launch.workspace else None
-        if launch.shared and before is not None:
-            raise StartFailed("Pods cannot share a workspace: isolation `kubernetes` has no common volume yet")
+        if launch.shared and launch.workspace is not None:
+            return await (await self._shared_pod(launch, launch.workspace)).start(launch)
+        return await self._start_pod(launch)
+
+    async def _shared_pod(self, launch: Launch, workspace: str) -> Shared:
+        """Return the Pod of a shared workspace. The first of its users makes it."""
+        making = self._shared.get(workspace)
+        if making is None or (making.done() and (making.exception() or making.result().closed)):
+            making = self._shared[workspace] = spawn(self._make_shared(launch), f"Pod of workspace {workspace}")
+        return await asyncio.shield(making)
+
+    async def _make_shared(self, launch: Launch) -> Shared:
+        return Shared(await self._start_pod(replace(launch, kernelspec=NO_KERNEL, cwd="")), self._cluster)
+
+    async def _start_pod(self, launch: Launch) -> PodHandle:
+        before = self._latest.get(launch.workspace) if launch.workspace and not launch.shared else None
         name, spec = f"kernel-gateway-{uuid.uuid4().hex}", launch.kernelspec
         info = new_connection_info(
             "tcp",
@@ -314,6 +353,7 @@ class KubernetesBackend:
     async def delete_workspace(self, workspace: str) -> None:
         """Do nothing more than forget it: the files of a workspace have ended with its last Pod."""
         self._latest.pop(workspace, None)
+        self._shared.pop(workspace, None)
 
     async def release(self) -> None:
         """Leave the Pods and the policy to the next gateway."""

@@ -39,7 +39,7 @@ class PodHandle:
         self.preloaded: Collection[str] = ()
         self.limits = limits
         self._cluster = cluster
-        self._gvisor = gvisor
+        self.gvisor = gvisor
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         self._tools = 0
@@ -177,7 +177,7 @@ class PodHandle:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools in the Pod."""
-        command = bounded(self.limits, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/{name}.py", argument], gvisor=self._gvisor)
+        command = bounded(self.limits, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/{name}.py", argument], gvisor=self.gvisor)
         async for piece in self.output(command, stdin):
             yield piece
 

@@ -29,6 +29,8 @@ WORKSPACE = "/home/user"
 FIRST_PORT = 50001
 #: ports of one kernel, one after the other from FIRST_PORT on
 PORTS = 5
+#: the most users of a Pod that share a workspace; each has its own ports
+USERS_MAX = 32
 
 #: labels of every Pod and policy that the gateway makes
 INSTANCE_LABEL = "kernel-gateway/instance"
@@ -104,11 +106,15 @@ def digest(instance: str, name: str) -> str:
     return hashlib.blake2b(name.encode(), key=instance.encode()[:64], digest_size=16).hexdigest()
 
 
-def environment() -> dict[str, str]:
-    """Return the variables of every process in a sandbox. The session's own variables may override them."""
+def environment(private: str = PRIVATE) -> dict[str, str]:
+    """Return the variables of every process in a sandbox. The session's own variables may override them.
+
+    Args:
+        private: directory for files of tools.
+    """
     return {
         NETWORK: NO_NETWORK,
-        **private_places(PRIVATE),
+        **private_places(private),
         # pip shows the cause of a failed connection only if it tries again.
         "PIP_RETRIES": "1",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -252,6 +258,7 @@ def policy_name(settings: KubernetesSettings) -> str:
 def network_policy(settings: KubernetesSettings) -> dict[str, Any]:
     """Return the policy of all kernels: only the gateway may connect to them, and they connect to nobody."""
     blocks = [{"ipBlock": {"cidr": block}} for block in settings.gateway]
+    last = FIRST_PORT + PORTS * (USERS_MAX + 1) - 1
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -262,7 +269,7 @@ def network_policy(settings: KubernetesSettings) -> dict[str, Any]:
             "ingress": [
                 {
                     "from": blocks or [{"podSelector": {"matchLabels": dict(settings.gateway_labels)}}],
-                    "ports": [{"protocol": "TCP", "port": FIRST_PORT, "endPort": FIRST_PORT + PORTS - 1}],
+                    "ports": [{"protocol": "TCP", "port": FIRST_PORT, "endPort": last}],
                 }
             ],
             "egress": [],

@@ -45,15 +45,18 @@ class Stream:
         except (ConnectionError, aiohttp.ClientError):
             return  # the tool answered before it read all input
 
-    async def read(self) -> bytes:
+    async def read(self, *, within: float | None = TIMEOUT) -> bytes:
         """Return the next piece of output. An empty piece means its end.
+
+        Args:
+            within: seconds that the process may print nothing. None means no limit.
 
         Raises:
             ConnectionFailed: when the container ended, or the process prints nothing for too long.
         """
         while True:
             try:
-                async with asyncio.timeout(TIMEOUT):
+                async with asyncio.timeout(within):
                     message = await self._connection.receive()
             except TimeoutError as error:
                 raise ConnectionFailed("the sandbox makes no progress with a file operation") from error

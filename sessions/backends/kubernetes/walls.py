@@ -151,21 +151,27 @@ async def _reach(
     asked = [_asked(cluster, name, [target for target in everything if target != at[name]]) for name in at]
     answers = dict(zip(at, await asyncio.gather(*asked), strict=True))
     reached = {name: {(host, port) for host, port in answer["reached"]} for name, answer in answers.items()}
-    for name in witnesses:
-        others = {at[each] for each in witnesses if each != name} | {cluster.address}
-        if missed := others - reached[name]:
-            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {missed}")
-        if through := reached[name] & {at[each] for each in kernels}:
-            raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
-    for name in kernels:
-        if through := reached[name]:
-            raise NotInitialized(f"the cluster does not enforce network policies: a kernel reached {through}")
+    _check(reached, {at[name] for name in witnesses} | {cluster.address}, {at[name] for name in kernels}, witnesses)
     if settings.gvisor and not all(answers[name]["gvisor"] for name in kernels):
         raise NotInitialized(
             f"the runtime class {settings.runtime_class!r} is not gVisor; a plain runtime must be asked for by name"
         )
     first = answers[kernels[0]]
     return Proven(all(answers[name]["gvisor"] for name in kernels), Inventory(first["python"], first["packages"]))
+
+
+def _check(
+    reached: Mapping[str, set[Target]], open_to_all: set[Target], shut: set[Target], witnesses: list[str]
+) -> None:
+    """Check that Pods without the policy reach one another but no kernel, and that kernels reach nobody."""
+    for name, found in reached.items():
+        if name not in witnesses:
+            if found:
+                raise NotInitialized(f"the cluster does not enforce network policies: a kernel reached {found}")
+        elif through := found & shut:
+            raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
+        elif len(missed := open_to_all - found) > 1:  # it does not ask itself
+            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {missed}")
 
 
 async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> dict[str, Any]:

@@ -79,13 +79,6 @@ BACKENDS: list[Any] = [
     pytest.param(restoring_backend, id="restored", marks=[pytest.mark.engine, pytest.mark.full]),
 ]
 
-#: tests that the backend for Kubernetes does not pass yet, because its Pods cannot share a workspace
-NOT_SHARED = {
-    "test_a_backend_says_whether_kernels_can_sleep_and_only_then_they_are_copied_together",
-    "test_two_kernels_may_share_a_workspace",
-    "test_a_container_without_a_kernel_shares_files_with_a_kernel_and_outlives_it",
-    "test_files_outlive_their_container_while_a_kernel_uses_them",
-}
 #: backends that do not measure their kernels
 UNMEASURED = {"process", "kubernetes"}
 LAUNCH = Launch(KERNELSPECS.find("python"), env={"GREETING": "hello"})
@@ -141,8 +134,6 @@ def proven_once() -> Iterator[None]:
 async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_once: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
     backend = make()
-    if backend.name == "kubernetes" and request.node.originalname in NOT_SHARED:
-        request.applymarker(pytest.mark.xfail(reason="Pods cannot share a workspace yet", strict=True))
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from sessions.backends.base import Launch
 from sessions.backends.kubernetes import KubernetesBackend, KubernetesSettings
-from sessions.backends.kubernetes.profile import kernel_pod, network_policy
+from sessions.backends.kubernetes.profile import kernel_pod, limits_of, network_policy
 from sessions.backends.kubernetes.states import state_of
 from sessions.model.errors import NotInitialized
-from sessions.model.values import ExitReason
+from sessions.model.values import ExitReason, Limits
 from tests.fakes import KERNELSPECS
 
 SETTINGS = KubernetesSettings("kernels:1", "secret-instance")
@@ -94,6 +95,11 @@ def test_a_pod_that_will_never_run_says_why() -> None:
     assert "memory" in state_of(pod({"conditions": [condition]})).hopeless
     creating = {"containerStatuses": [{"state": {"waiting": {"reason": "ContainerCreating"}}}]}
     assert not state_of(pod(creating)).hopeless
+
+
+def test_the_next_gateway_reads_the_limits_from_the_pod() -> None:
+    own = Limits(memory=2**28, cpus=0.5, processes=20, disk=2**20)
+    assert limits_of(kernel_pod(SETTINGS, "pod", replace(LAUNCH, limits=own), gvisor=True)) == own
 
 
 async def test_a_backend_without_a_proof_starts_no_kernel() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from sessions.backends.abilities import Ability
 from sessions.backends.base import Launch
 from sessions.guest.processes import Process, list_processes
 from sessions.guest.reading import read_file
@@ -1040,6 +1041,19 @@ async def test_a_sandbox_whose_time_is_over_is_paused_if_its_client_wants_that(
         assert world.sandboxes.get(KEY) is sandbox
     assert sandbox.pausing.paused
     await until(lambda: world.backend.alive[0].paused)
+
+
+async def test_where_nothing_can_be_paused_a_pause_is_refused_and_a_sandbox_ends_at_its_time(
+    world: World, culler: Culler
+) -> None:
+    world.pool.pauses = Ability(on=False, detail="nothing can be frozen here")
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=100, auto_pause=True))
+    with pytest.raises(InvalidRequest, match="cannot pause a sandbox: nothing can be frozen here"):
+        sandbox.pausing.begin()
+    assert not sandbox.pausing.paused
+    world.clock.passes(100)
+    assert await culler.sweep() == 1
+    assert sandbox.closed
 
 
 async def test_a_sandbox_with_a_secret_is_found_by_its_name_until_it_ends(world: World) -> None:

@@ -141,21 +141,26 @@ class View:
         self.session = session
         #: what the page's list shows of it
         self.listed = listed(session, looks)
-        self._revision = -1
+        #: the transcript's revision when its cells were told last, and when outputs were sent last; -1: never
+        self._revision = self._sent = -1
+        #: what was told of each cell that had not ended; {} of those that had
         self._told: dict[int, dict[str, Any]] = {}
         self._seen: dict[int, _Seen] = {}
 
     def see(self, numbers: list[int]) -> None:
         """Take the cells that are in view now. A cell that was out of view begins anew: the page has dropped it."""
         self._seen = {number: self._seen.get(number) or _Seen(Place()) for number in numbers}
+        self._sent = -1
 
     def cells(self) -> dict[str, Any] | None:
         """Return the frame with the cells that have changed since the last call. None means that none has."""
         transcript = self.session.transcript
+        running = [number for number, told in self._told.items() if told]
+        if transcript.revision == self._revision and not running:
+            return None
         kept, revision = transcript.kept(), transcript.revision
-        running = [number for number in self._told if number in kept and not kept[number].ended]
         changed = [number for number, cell in kept.items() if cell.revision > self._revision]
-        now = {number: self._cell(kept[number]) for number in {*running, *changed}}
+        now = {number: self._cell(kept[number]) for number in {*running, *changed} & kept.keys()}
         news = [told for number, told in sorted(now.items()) if self._told.get(number) != told]
         gone = [number for number in self._told if number not in kept]
         # Of a cell that has ended, only its number is kept: it changes no more unless its revision does.
@@ -189,7 +194,9 @@ class View:
 
     def outputs(self) -> Iterator[bytes]:
         """Yield frames with the further outputs of the cells in view. Between two of them, the view may change."""
-        kept = self.session.transcript.kept()
+        if self.session.transcript.revision == self._sent:
+            return
+        kept, self._sent = self.session.transcript.kept(), self.session.transcript.revision
         for number, seen in list(self._seen.items()):
             cell = kept.get(number)
             if cell is None or cell.revision == seen.revision or self._seen.get(number) is not seen:

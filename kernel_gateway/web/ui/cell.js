@@ -58,11 +58,11 @@ export class Cell {
     this.#fresh = false;
   }
 
-  /** It is out of view: forget what it shows. */
-  leave() {
+  /** It is out of view: forget what it shows, and stay as high as it was. */
+  leave(height = 0) {
     this.seen = false;
     if (!this.#outputs) return;
-    this.element.style.minHeight = `${this.element.offsetHeight}px`;
+    if (height) this.element.style.minHeight = `${height}px`;
     this.#outputs.clear();
     this.#outputs = null;
     this.#asked = "";

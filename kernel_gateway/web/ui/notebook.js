@@ -14,7 +14,7 @@ import { Variables } from "./variables.js";
 const CELLS = 10_000;
 const SEEN = 64;
 /** pixels around the window in which cells are made */
-const MARGIN = 600;
+const MARGIN = 400;
 /** pixels from the end within which the page follows new output */
 const END = 120;
 
@@ -22,7 +22,10 @@ export class Notebook {
   #feed;
   #session = null;
   #cells = new Map();
+  /** numbers of the cells in view, and of those whose outputs are held */
   #seen = new Set();
+  #held = new Set();
+  #following = false;
   #asked = false;
   #wanted;
   #stop = new AbortController();
@@ -148,6 +151,7 @@ export class Notebook {
     for (const cell of this.#cells.values()) cell.leave();
     this.#cells.clear();
     this.#seen.clear();
+    this.#held.clear();
     this.#list.replaceChildren();
     this.#empty.textContent = "No cell has run yet. Type code below.";
     this.#empty.hidden = false;
@@ -176,22 +180,23 @@ export class Notebook {
   }
 
   #tell({ cells, gone, oldest }) {
-    const follows = this.#atEnd();
+    this.#followIfAtEnd();
+    const added = new DocumentFragment();
     let ended = false;
     for (const head of cells) {
       const known = this.#cells.get(head.number);
-      const cell = known ?? this.#add(head.number);
+      const cell = known ?? this.#add(head.number, added);
       const [before, asked] = [known?.state, cell.question];
       cell.tell(head);
       ended ||= head.state === "done" || head.state === "failed";
       if (before && before !== head.state && head.state !== "running") this.#say(`Cell ${head.number}: ${head.state}`);
       if (head.question && !asked) this.#say(`Cell ${head.number} asks: ${head.question.prompt}`);
     }
+    this.#list.append(added);
     for (const number of gone) this.#lose(number, oldest);
     while (this.#cells.size > CELLS) this.#remove(this.#cells.keys().next().value);
     this.#empty.hidden = this.#cells.size > 0;
     if (this.#wanted !== null && this.#cells.has(this.#wanted)) this.goTo(this.#wanted);
-    else if (follows) this.#follow();
     if (ended) for (const panel of this.#panels) panel.cellEnded();
   }
 
@@ -199,10 +204,10 @@ export class Notebook {
     this.#news.textContent = text;
   }
 
-  #add(number) {
+  #add(number, place) {
     const cell = new Cell(this.name, number);
     this.#cells.set(number, cell);
-    this.#list.append(cell.element);
+    place.append(cell.element);
     this.#watch.observe(cell.element);
     return cell;
   }
@@ -227,9 +232,8 @@ export class Notebook {
   }
 
   #show(frame) {
-    const follows = this.#atEnd();
+    this.#followIfAtEnd();
     this.#cells.get(frame.cell)?.show(frame);
-    if (follows) this.#follow();
   }
 
   // -- what is in view ---------------------------------------------------------------------------------------
@@ -248,15 +252,23 @@ export class Notebook {
     this.#asked = false;
     if (!this.#session) return;
     const seen = new Set([...this.#seen].sort((a, b) => a - b).slice(-SEEN));
-    for (const cell of this.#cells.values()) {
-      if (cell.seen && !seen.has(cell.number)) cell.leave();
-      else if (!cell.seen && seen.has(cell.number)) cell.enter();
-    }
+    const gone = [...this.#held].filter((number) => !seen.has(number)).map((number) => this.#cells.get(number));
+    const heights = gone.map((cell) => cell?.element.offsetHeight); // all before the first change, which costs a layout
+    gone.forEach((cell, index) => cell?.leave(heights[index]));
+    for (const number of seen) if (!this.#held.has(number)) this.#cells.get(number)?.enter();
+    this.#held = seen;
     this.#feed.see([...seen], this.#session.id);
   }
 
-  #atEnd() {
-    return this.#end.getBoundingClientRect().top < innerHeight + END;
+  /** Stay at the end if the reader is there. It is looked at once for all changes until the next frame. */
+  #followIfAtEnd() {
+    if (this.#following || this.#wanted !== null) return;
+    this.#following = true;
+    const follows = this.#end.getBoundingClientRect().top < innerHeight + END;
+    requestAnimationFrame(() => {
+      this.#following = false;
+      if (follows) this.#follow();
+    });
   }
 
   #follow() {

@@ -39,6 +39,7 @@ RUN_BY = {
         ("README.md", "from pathlib", "test_readme.py::test_the_client_example_works_when_pasted"),
         ("README.md", '{"status"', "test_examples.py::test_the_reply_is_as_shown"),
         ("docs/api.md", '{"name"', "test_readme.py::test_the_example_of_a_session_is_accepted_and_applies"),
+        ("docs/api.md", '{"command"', "kernel_gateway/dialects/test_debug.py::test_the_example_of_the_page_stops"),
         ("docs/api.md", "client   ", "kernel_gateway/dialects/test_tools.py::test_the_example_of_the_page_works"),
         (
             "docs/api.md",

@@ -263,18 +263,16 @@ class Debugger:
             return self._of_run(DebugState.RUNNING)
         frames = await adapter.frames(stop.thread)
         variables: list[FrameVariable] = await adapter.variables(frame) if frames else []
-        seen = self._of_run(DebugState.STOPPED, reason=stop.reason, variables=variables)
-        seen.frames, seen.description = frames, stop.description
-        return seen
+        told = {"reason": stop.reason, "description": stop.description}
+        return self._of_run(DebugState.STOPPED, frames=frames, variables=variables, **told)
 
     def _of_run(self, state: DebugState, **fields: Any) -> Seen:
         log = list(self._log)
         self._log.clear()
         run = self._run
-        seen = Seen(state, execution=run.id if run else "", breakpoints=self._breakpoints, log=log, **fields)
-        if run is not None and run.task.done():
-            seen.error = run.error
-        return seen
+        error = run.error if run is not None and run.task.done() else None
+        execution = run.id if run else ""
+        return Seen(state, execution=execution, breakpoints=self._breakpoints, log=log, error=error, **fields)
 
     def _act(self) -> None:
         """Start the time anew within which a client must act."""

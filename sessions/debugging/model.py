@@ -74,7 +74,7 @@ class Stop:
     description: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Seen:
     """What a client sees of the debugger after each command."""
 

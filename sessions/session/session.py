@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -266,8 +267,8 @@ class Session(Owner):
             raise DebugRefused("no cell is stopped, and no exception has ended one")
         request = ExecuteRequest(expression, timeout=cell_timeout, store_history=False, frame=frame)
         async with self.execute(request) as execution:
-            seen.value = value_of(expression, await execution.result())
-        return seen
+            value = value_of(expression, await execution.result())
+        return replace(seen, value=value)
 
     async def take_over(self, handle: KernelHandle | None, note: str) -> None:
         """Continue with the kernel that an earlier gateway has left; see `KernelSlot.take_over`."""

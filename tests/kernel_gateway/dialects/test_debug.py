@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import closing
 from http import HTTPStatus
 from http.client import HTTPConnection
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -97,6 +99,14 @@ def test_after_an_uncaught_exception_its_frames_are_looked_at(gateway: Gateway, 
     assert debug(gateway, session, "evaluate", expression="scale = 99; scale")["value"]["value"] == "99"
     assert values(debug(gateway, session, "stackTrace"))["scale"] == "10"
     assert gateway.text(session, "'scale' in globals()") == "False"
+
+
+@process_only
+def test_the_example_of_the_page_stops(gateway: Gateway, session: str) -> None:
+    page = (Path(__file__).parents[3] / "docs/api.md").read_text()
+    [example] = re.findall(r"```json debug\n(.*?)```", page, re.DOTALL)
+    seen = debug(gateway, session, **json.loads(example))
+    assert (seen["state"], values(seen)["n"]) == ("stopped", "2")
 
 
 @process_only

@@ -20,7 +20,7 @@ from sessions.model.tasks import set_within, spawn
 from sessions.session.executions import Running
 
 #: seconds without a further call after which the client is told of those that wait: code makes several at once
-TOGETHER = 0.05
+TOGETHER = 0.1
 #: seconds for which a run waits for its client's results
 RETURNS_WITHIN = 300.0
 #: maximum runs of a tenant that are under way, or wait for their client

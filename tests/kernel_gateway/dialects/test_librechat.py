@@ -429,8 +429,8 @@ def resume(gateway: Gateway, told: Json, *results: Json, jwt: str | None = None)
     return call(gateway, "POST", "exec/programmatic", jwt, json=body)
 
 
-def value(told: Json, result: Any, number: int = 0) -> Json:
-    return {"call_id": told["tool_calls"][number]["id"], "result": result, "is_error": False}
+def value(told: Json, result: Any) -> Json:
+    return {"call_id": told["tool_calls"][0]["id"], "result": result, "is_error": False}
 
 
 @pytest.mark.gate
@@ -441,31 +441,34 @@ def test_code_calls_tools_of_librechat_and_goes_on_with_their_results(gateway: G
         "try:\n    await class_tool()\nexcept Exception as error:\n    print('failed:', error)\n"
         "open('out.txt', 'w').write('kept')"
     )
-    first = begin(gateway, code, runtime_session_hint="tools")
-    assert first["status"] == "tool_call_required"
-    assert [(each["name"], each["input"]) for each in first["tool_calls"]] == [
-        ("get-weather", {"city": "Rom"}),
-        ("get-weather", {"city": "Bonn"}),
-    ]
-    second = resume(gateway, first, value(first, {"sun": True}), value(first, "rain", 1)).json()
-    assert [(each["name"], each["input"]) for each in second["tool_calls"]] == [("class", {})]
-    failed = {"call_id": second["tool_calls"][0]["id"], "result": None, "is_error": True, "error_message": "no class"}
-    last = resume(gateway, second, failed).json()
-    assert (last["status"], last["stderr"]) == ("completed", "")
-    assert last["stdout"] == "[{'sun': True}, 'rain']\nfailed: no class\n4\n"
-    assert [each["name"] for each in last["files"]] == ["out.txt"]
-    assert run(gateway, "print(both[1])", runtime_session_hint="tools")["stdout"] == "rain\n"
-    assert refused(resume(gateway, second, failed)) == (404, "SB050")
+    asked: list[tuple[str, Json]] = []
+
+    def answer(each: Json) -> Json:
+        asked.append((each["name"], each["input"]))
+        if each["name"] == "class":
+            return {"call_id": each["id"], "result": None, "is_error": True, "error_message": "no class"}
+        return {"call_id": each["id"], "result": {"of": each["input"]["city"]}, "is_error": False}
+
+    hint = f"tools-{secrets.token_hex(4)}"
+    told = begin(gateway, code, runtime_session_hint=hint)
+    while told["status"] == "tool_call_required":  # a round has one call or both: machines may be slow
+        before, told = told, resume(gateway, told, *map(answer, told["tool_calls"])).json()
+    assert asked == [("get-weather", {"city": "Rom"}), ("get-weather", {"city": "Bonn"}), ("class", {})]
+    assert (told["status"], told["stderr"]) == ("completed", "")
+    assert told["stdout"] == "[{'of': 'Rom'}, {'of': 'Bonn'}]\nfailed: no class\n4\n"
+    assert [each["name"] for each in told["files"]] == ["out.txt"]
+    assert run(gateway, "print(both[1])", runtime_session_hint=hint)["stdout"] == "{'of': 'Bonn'}\n"
+    assert refused(resume(gateway, before)) == (404, "SB050")
 
 
 @process_only
 def test_a_result_that_is_missing_is_asked_for_again(gateway: Gateway) -> None:
-    code = "print(await asyncio.gather(get_weather(city=1), get_weather(city=2)))"
-    first = begin(gateway, code)
-    again = resume(gateway, first, value(first, "a")).json()
-    assert again["tool_calls"] == first["tool_calls"][1:]
-    assert refused(resume(gateway, again, value(first, "a"))) == (400, "SB002")
-    assert resume(gateway, again, value(again, "b")).json()["stdout"] == "['a', 'b']\n"
+    first = begin(gateway, "print(await get_weather(city=1), await get_weather(city=2))")
+    again = resume(gateway, first).json()
+    assert again["tool_calls"] == first["tool_calls"]
+    second = resume(gateway, again, value(again, "a")).json()
+    assert refused(resume(gateway, second, value(first, "a"))) == (400, "SB002")
+    assert resume(gateway, second, value(second, "b")).json()["stdout"] == "a b\n"
 
 
 def test_a_run_with_tools_is_continued_by_its_own_user_only(trusting: Gateway) -> None:

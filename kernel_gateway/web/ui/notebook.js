@@ -26,6 +26,8 @@ export class Notebook {
   #seen = new Set();
   #held = new Set();
   #following = false;
+  /** whether no cells were told yet: those that come first have run before */
+  #initial = true;
   #asked = false;
   #wanted;
   #stop = new AbortController();
@@ -152,6 +154,7 @@ export class Notebook {
     this.#cells.clear();
     this.#seen.clear();
     this.#held.clear();
+    this.#initial = true;
     this.#list.replaceChildren();
     this.#empty.textContent = "No cell has run yet. Type code below.";
     this.#empty.hidden = false;
@@ -182,6 +185,8 @@ export class Notebook {
   #tell({ cells, gone, oldest }) {
     this.#followIfAtEnd();
     const added = new DocumentFragment();
+    const initial = this.#initial;
+    this.#initial = false;
     let ended = false;
     for (const head of cells) {
       const known = this.#cells.get(head.number);
@@ -189,7 +194,7 @@ export class Notebook {
       const [before, asked] = [known?.state, cell.question];
       cell.tell(head);
       ended ||= head.state === "done" || head.state === "failed";
-      if (before && before !== head.state && head.state !== "running") this.#say(`Cell ${head.number}: ${head.state}`);
+      if (!initial && before !== head.state && head.state !== "running") this.#say(`Cell ${head.number}: ${head.state}`);
       if (head.question && !asked) this.#say(`Cell ${head.number} asks: ${head.question.prompt}`);
     }
     this.#list.append(added);

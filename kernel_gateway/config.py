@@ -1,4 +1,4 @@
-"""Settings. Only this module reads the environment.
+"""Settings. Only this module and `client_config.py` read the environment.
 
 A setting is one field of `Settings`, declared in the group of its subject. Its name in a file, its environment variable
 `KERNEL_GATEWAY_<NAME>`, its flag of `kernel-gateway serve` and the row of the tables in docs/settings.md come from that
@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import ipaddress
 import os
-import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings import TomlConfigSettingsSource as TomlFile
 
+from kernel_gateway.client_config import NAMES as CLIENT_NAMES
+from kernel_gateway.client_config import PREFIX, STATE_DIR, config_file, content_of
 from kernel_gateway.setting_types import (
     KEY_MIN,
     MIB,
@@ -50,8 +51,6 @@ from sessions.tenants.kept_bytes import IN_ALL, PER_TENANT
 from sessions.tenants.quotas import TenantLimits
 from sessions.tenants.usage import Allowance
 
-#: prefix of the environment variables of all settings
-PREFIX = "KERNEL_GATEWAY_"
 #: former names of settings, and their present names
 RENAMED = {"checkpoints": "golden_images", "checkpoint_disk": "golden_disk"}
 #: memory that kernels may be promised, as a multiple of the machine's memory
@@ -340,9 +339,7 @@ class Settings(BaseSettings):
         description="seconds after which a call over MCP answers that its cell still runs; many clients wait for 60",
     )
     max_output_bytes: Bytes = _kernel(10 * MIB, description="output kept per execution, for example 10m")
-    state_dir: Path = _records(
-        Path("~/.local/state/kernel-gateway"), description="directory for the data that must outlive the gateway"
-    )
+    state_dir: Path = _records(STATE_DIR, description="directory for the data that must outlive the gateway")
 
     #: the tenant's own limits, in settings as this tenant has them; see `of_tenant`
     _own: OwnLimits = PrivateAttr(default_factory=OwnLimits)
@@ -536,47 +533,6 @@ class Settings(BaseSettings):
         return Limits(self.memory, self.cpus, self.processes, self.disk, self.max_output_bytes)
 
 
-class _Location(BaseSettings):
-    """Reads `KERNEL_GATEWAY_CONFIG`, the path of the file with settings. None means that there is no file."""
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore")
-
-    config: Path | None = None
-
-
-class Client(BaseSettings):
-    """Settings of the command-line client: address, key and state directory of a running gateway.
-
-    The client also reads the file with the gateway's settings, because that file may set the state directory.
-    """
-
-    model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
-
-    url: str = "http://127.0.0.1:8888"
-    key: str | None = Field(None, repr=False)
-    state_dir: Path = Settings.model_fields["state_dir"].default
-    secrets_key_file: Path | None = None
-
-    def credential(self) -> str:
-        """Return the configured key, else the key that a gateway without keys wrote into its state directory.
-
-        Without either, return an empty text.
-        """
-        if self.key is not None:
-            return self.key
-        path = self.state_dir.expanduser() / "key"
-        return path.read_text().strip() if path.exists() else ""
-
-
-def picture_protocol() -> Literal["kitty", "iterm"] | None:
-    """Return how this program's terminal shows pictures. None means that it is not known to show any."""
-    variables = os.environ  # noqa: TID251 - this module reads the environment
-    program = variables.get("TERM_PROGRAM", "")
-    if variables.get("TERM") == "xterm-kitty" or program == "ghostty":
-        return "kitty"
-    return "iterm" if program in {"iTerm.app", "WezTerm"} else None
-
-
 def settings_by_group() -> dict[Group, dict[str, FieldInfo]]:
     """Return all settings by their group and name."""
     grouped: dict[Group, dict[str, FieldInfo]] = {group: {} for group in Group}
@@ -601,17 +557,7 @@ def load(flags: dict[str, Any], file: Path | None = None) -> Settings:
         pydantic.ValidationError: when a value is not valid.
     """
     _refuse_unknown()
-    return _with_file(Settings, file, extra="forbid")(**flags)
-
-
-def load_client(flags: dict[str, Any], file: Path | None = None) -> Client:
-    """Return the settings of the command-line client, from the same sources as in `load`.
-
-    Raises:
-        InvalidRequest: when the file cannot be read or parsed.
-        pydantic.ValidationError: when a value is not valid.
-    """
-    return _with_file(Client, file, extra="ignore")(**flags)
+    return _with_file(file)(**flags)
 
 
 def _refuse_unknown() -> None:
@@ -620,8 +566,8 @@ def _refuse_unknown() -> None:
     Raises:
         InvalidRequest: when a variable names none; the message suggests the setting's present name, or a similar name.
     """
-    known = {name: f"{PREFIX}{name.upper()}" for kind in (Settings, Client, _Location) for name in kind.model_fields}
-    for name in sorted(os.environ):  # noqa: TID251 - only this module may read it
+    known = {name: f"{PREFIX}{name.upper()}" for name in (*Settings.model_fields, *CLIENT_NAMES, "config")}
+    for name in sorted(os.environ):  # noqa: TID251 - this module reads it
         if name.startswith(PREFIX) and name not in known.values():
             near = _meant(name.removeprefix(PREFIX).lower(), known)
             raise InvalidRequest(f"the environment variable {name} is no setting{near}", field="environment")
@@ -638,24 +584,15 @@ def _meant(name: str, known: Mapping[str, str]) -> str:
     return "".join(f"; did you mean {known[each]}?" for each in similar)
 
 
-S = TypeVar("S", bound=BaseSettings)
+def _with_file(file: Path | None) -> type[Settings]:
+    """Return a class of settings that also reads a TOML file. Every other source has priority over the file."""
+    named = config_file(file)
+    if named is None:
+        return Settings
+    source = named
 
-
-def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ignore"]) -> type[S]:
-    """Return a class of settings that also reads a file. Every other source has priority over the file.
-
-    Args:
-        kind: class of the settings.
-        file: the TOML file. None means the file that `KERNEL_GATEWAY_CONFIG` names, if that is set.
-        extra: whether unknown names in the file are an error or are ignored.
-    """
-    file = file or _Location().config
-    if file is None or file == Path():  # an empty variable, as files of variables have it
-        return kind
-    source = file
-
-    class Filed(kind):  # type: ignore[misc, valid-type]  # mypy cannot check a base class that is an argument
-        model_config = SettingsConfigDict(extra=extra)
+    class Filed(Settings):
+        model_config = SettingsConfigDict(extra="forbid")
 
         @classmethod
         def settings_customise_sources(
@@ -667,13 +604,8 @@ def _with_file(kind: type[S], file: Path | None, *, extra: Literal["forbid", "ig
 
 
 def _toml(settings: type[BaseSettings], file: Path) -> TomlFile:
-    try:
-        file.expanduser().open().close()  # pydantic ignores a missing file
-        content = TomlFile(settings, file)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise InvalidRequest(f"{file}: {error}", field="config") from error
     known = {name: name for name in settings.model_fields}
-    unknown = [name for name in content.toml_data if name not in known]
-    if unknown and settings.model_config["extra"] == "forbid":
+    unknown = [name for name in content_of(file) if name not in known]  # pydantic would ignore a missing file
+    if unknown:
         raise InvalidRequest(f"{file}: {unknown[0]} is no setting{_meant(unknown[0], known)}", field="config")
-    return content
+    return TomlFile(settings, file)

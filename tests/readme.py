@@ -12,7 +12,7 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from kernel_gateway.cli.settings import shown
+from kernel_gateway.cli.flags import shown
 from kernel_gateway.config import settings_by_group
 from kernel_gateway.errors import STATUS
 from kernel_gateway.observe.alerts import ALERTS, Alert

@@ -182,6 +182,7 @@ TOWERS: dict[str, list[set[str]]] = {
         {
             "__init__",
             "client",
+            "client_config",
             "errors",
             "fair_loop",
             "for_jupyter",

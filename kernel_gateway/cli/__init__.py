@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import version
 from types import ModuleType
-
-from pydantic import ValidationError
 
 from sessions.model.errors import InvalidRequest
 
@@ -44,6 +42,19 @@ COMMANDS = {
 }
 
 
+class _Version(argparse.Action):
+    """Prints the version. It is looked up only then, because that takes a third of a command's start."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, default=argparse.SUPPRESS, help="show the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_values: object) -> None:
+        from importlib.metadata import version  # noqa: PLC0415 - as above
+
+        print(parser.prog, version("sandboxed-kernel-gateway"))
+        parser.exit()
+
+
 def module_of(command: str) -> ModuleType:
     """Import the command's module. Other commands are not imported, because importing the service is slow."""
     return import_module(f"{__name__}.{command.replace('-', '_')}")
@@ -56,7 +67,7 @@ def parser(chosen: str | None) -> argparse.ArgumentParser:
         description="Stateful code execution: one Jupyter kernel per session, each in its own gVisor container.",
         epilog="`kernel-gateway COMMAND --help` shows the arguments of a command, and examples.",
     )
-    top.add_argument("--version", action="version", version=f"%(prog)s {version('sandboxed-kernel-gateway')}")
+    top.add_argument("--version", action=_Version)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, text in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
@@ -92,15 +103,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code = int(arguments.main(arguments))
         print(end="", flush=True)
-    except ValidationError as error:
-        for problem in error.errors(include_url=False, include_input=False):
-            where = ".".join(map(str, problem["loc"]))
-            unknown = problem["type"] == "extra_forbidden"
-            what = "is no setting" if unknown else problem["msg"].removeprefix("Value error, ")  # of our own checks
-            print(f"kernel-gateway: {where or 'settings'}: {what} (SB002)", file=sys.stderr)
-        return 2
     except InvalidRequest as error:
-        print(f"kernel-gateway: {error.message} ({error.code})", file=sys.stderr)
+        for problem in error.message.splitlines():
+            print(f"kernel-gateway: {problem} ({error.code})", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130

@@ -11,7 +11,7 @@ from dataclasses import asdict
 import orjson
 
 from kernel_gateway.cli.client_command import add_examples
-from kernel_gateway.cli.settings import add_location, client_from
+from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.times import rfc3339, seconds_of
 from sessions.store.audit_search import Search
 from sessions.store.records import Begin, CallBegin, CallEnd, End, Record, read

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 
+from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.cli.remote import Failed, Remote
-from kernel_gateway.cli.settings import add_location, client_from
 
 #: exit code of a command whose output nobody reads any more, as in `| head`; shells show SIGPIPE so
 NOBODY_READS = 141

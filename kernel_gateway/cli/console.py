@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kernel_gateway.cli.client_command import add_examples, add_session
+from kernel_gateway.cli.flags import client_from
 from kernel_gateway.cli.pictures import Pictures, TerminalPictures
 from kernel_gateway.cli.remote import Failed, told
 from kernel_gateway.cli.run import session_of, show
-from kernel_gateway.cli.settings import client_from
 from kernel_gateway.client import ClientError, GatewayError, Session
-from kernel_gateway.config import picture_protocol
+from kernel_gateway.client_config import picture_protocol
 
 if TYPE_CHECKING:
     from prompt_toolkit import PromptSession

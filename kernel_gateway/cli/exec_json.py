@@ -19,8 +19,8 @@ from typing import Annotated, Any
 import orjson
 from pydantic import Field, model_validator
 
-from kernel_gateway.cli.settings import add_location, client_from
-from kernel_gateway.config import Client
+from kernel_gateway.cli.flags import add_location, client_from
+from kernel_gateway.client_config import Client
 from kernel_gateway.errors import InternalError
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.observe import logs

@@ -8,7 +8,7 @@ import sys
 import time
 
 from kernel_gateway.cli.client_command import print_json, print_table
-from kernel_gateway.cli.settings import add_location, client_from
+from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.identity.keystore import Key, KeyForm, KeyStore, Role
 from kernel_gateway.state_dir import was_used
 from kernel_gateway.times import moment, rfc3339, seconds_of

@@ -20,8 +20,8 @@ import httpx
 import orjson
 
 from kernel_gateway.cli.client_command import add_examples, add_gateway
-from kernel_gateway.cli.settings import client_from
-from kernel_gateway.config import Client
+from kernel_gateway.cli.flags import client_from
+from kernel_gateway.client_config import Client
 from sessions.model import exact_json
 from sessions.model.tasks import spawn
 

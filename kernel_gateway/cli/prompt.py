@@ -15,7 +15,7 @@ from prompt_toolkit.filters import Condition
 from prompt_toolkit.history import FileHistory
 
 from kernel_gateway.client import ClientError, Session
-from kernel_gateway.config import Client
+from kernel_gateway.client_config import Client
 
 #: prints the kernel's answer to a complete_request, as JSON
 COMPLETE = (

@@ -13,7 +13,7 @@ from kernel_gateway.client.blocking import finished, in_place
 from kernel_gateway.client.errors import ClientError, GatewayError
 from kernel_gateway.client.gateway import Gateway, quoted
 from kernel_gateway.client.transport import BlockingTransport
-from kernel_gateway.config import Client
+from kernel_gateway.client_config import Client
 
 #: bytes that are read at a time
 PIECE = 64 * 1024

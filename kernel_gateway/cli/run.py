@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 
 from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json, problem
+from kernel_gateway.cli.flags import client_from
 from kernel_gateway.cli.pictures import Pictures, TerminalPictures
 from kernel_gateway.cli.remote import Failed, Remote, path_of, told
-from kernel_gateway.cli.settings import client_from
 from kernel_gateway.client import ClientError, GatewayError, Result, Session
-from kernel_gateway.config import Client, picture_protocol
+from kernel_gateway.client_config import Client, picture_protocol
 from kernel_gateway.http.readable_text import readable_text
 from kernel_gateway.http.terminal_text import without_escapes
 

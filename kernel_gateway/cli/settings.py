@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 
-from kernel_gateway.config import Client, Settings, load, load_client, settings_by_group
-
-_MIB = 1024**2
-
-
-def add_location(parser: argparse.ArgumentParser) -> None:
-    """Add the flags of commands that only need to know where a gateway keeps its data."""
-    _add_config(parser)
-    default = Settings.model_fields["state_dir"].default
-    parser.add_argument(
-        "--state-dir",
-        type=Path,
-        metavar="DIRECTORY",
-        default=argparse.SUPPRESS,
-        help=f"the gateway's state directory (default: {default}) [KERNEL_GATEWAY_STATE_DIR]",
-    )
-
-
-def _add_config(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        default=argparse.SUPPRESS,
-        help="TOML file with settings, which flags and environment variables override [KERNEL_GATEWAY_CONFIG]",
-    )
+from kernel_gateway.cli.flags import add_config, shown
+from kernel_gateway.config import Settings, load, settings_by_group
+from sessions.model.errors import InvalidRequest
 
 
 def add_settings(parser: argparse.ArgumentParser) -> None:
     """Add a flag for every setting, grouped by subject; its help contains the environment variable and the default."""
     parser.usage = "%(prog)s [-h] [--FLAG [VALUE] ...]"  # the names of all flags would fill a screen
-    _add_config(parser)
+    add_config(parser)
     for subject, settings in settings_by_group().items():
         group = parser.add_argument_group(subject)
         for name, field in settings.items():
@@ -57,23 +35,23 @@ def _add_setting(group: argparse._ArgumentGroup, name: str, field: FieldInfo) ->
     )
 
 
-def shown(default: object) -> str:
-    """Return a default as a user would write it: sizes with their unit."""
-    if isinstance(default, int) and default and default % _MIB == 0:
-        return f"{default // _MIB}m"
-    return f"{default:g}" if isinstance(default, float) else str(default)
-
-
 def settings_from(arguments: argparse.Namespace) -> Settings:
-    """Return the settings; see `load`."""
-    return load(_given(arguments, Settings), getattr(arguments, "config", None))
+    """Return the settings; see `load`.
 
-
-def client_from(arguments: argparse.Namespace) -> Client:
-    """Return the settings of the command-line client; see `load_client`."""
-    return load_client(_given(arguments, Client), getattr(arguments, "config", None))
-
-
-def _given(arguments: argparse.Namespace, kind: type[Settings | Client]) -> dict[str, object]:
+    Raises:
+        InvalidRequest: when the file, the environment or a value is not valid. The message has a line for each value.
+    """
     flags = vars(arguments).items()
-    return {name: value for name, value in flags if name in kind.model_fields and value is not None}
+    given = {name: value for name, value in flags if name in Settings.model_fields and value is not None}
+    try:
+        return load(given, getattr(arguments, "config", None))
+    except ValidationError as error:
+        problems = error.errors(include_url=False, include_input=False)
+        raise InvalidRequest("\n".join(map(_told, problems)), field="settings") from None
+
+
+def _told(problem: ErrorDetails) -> str:
+    where = ".".join(map(str, problem["loc"]))
+    unknown = problem["type"] == "extra_forbidden"
+    what = "is no setting" if unknown else problem["msg"].removeprefix("Value error, ")  # of our own checks
+    return f"{where or 'settings'}: {what}"

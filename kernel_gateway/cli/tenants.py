@@ -8,8 +8,8 @@ from typing import Any
 from urllib.parse import quote
 
 from kernel_gateway.cli.client_command import add_examples, add_gateway, client_command, print_json, print_table
+from kernel_gateway.cli.flags import shown
 from kernel_gateway.cli.remote import Remote
-from kernel_gateway.cli.settings import shown
 
 #: in place of a limit: the gateway's limit again
 DEFAULT = "default"

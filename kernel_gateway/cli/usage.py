@@ -7,7 +7,7 @@ import sqlite3
 import sys
 
 from kernel_gateway.cli.client_command import add_examples, print_table
-from kernel_gateway.cli.settings import add_location, client_from
+from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.http.usage_report import UsageReport
 from kernel_gateway.times import seconds_of
 from sessions.store.usage_store import usage_of

@@ -14,7 +14,8 @@ from pydantic.fields import FieldInfo
 
 from kernel_gateway.cli import main
 from kernel_gateway.cli.settings import add_settings, settings_from
-from kernel_gateway.config import RENAMED, Client, Settings, load, load_client, settings_by_group
+from kernel_gateway.client_config import Client, load_client
+from kernel_gateway.config import RENAMED, Settings, load, settings_by_group
 from kernel_gateway.setting_types import TenantForm, ToolServerForm
 from sessions.model.errors import InvalidRequest
 from sessions.model.tenant_limits import OwnLimits
@@ -538,7 +539,7 @@ def test_loopback_needs_neither_keys_nor_a_sandbox(host: str) -> None:
 def test_secrets_are_not_shown(show: Any) -> None:
     assert "a-long-key" not in show(settings(keys=KEYS))
     assert "a-long-key" not in show(settings(admin_key="a-long-key"))
-    assert "a-long-key" not in show(Client.model_validate({"key": "a-long-key"}))
+    assert "a-long-key" not in show(Client(key="a-long-key"))
 
 
 def test_settings_do_not_change() -> None:
@@ -550,10 +551,10 @@ def test_settings_do_not_change() -> None:
 
 
 def test_a_client_uses_a_given_key_or_the_key_in_the_state_directory(tmp_path: Path) -> None:
-    assert Client.model_validate({"state_dir": tmp_path}).credential() == ""
+    assert Client(state_dir=tmp_path).credential() == ""
     (tmp_path / "key").write_text("left-for-you\n")
-    assert Client.model_validate({"state_dir": tmp_path}).credential() == "left-for-you"
-    assert Client.model_validate({"state_dir": tmp_path, "key": "given"}).credential() == "given"
+    assert Client(state_dir=tmp_path).credential() == "left-for-you"
+    assert Client(state_dir=tmp_path, key="given").credential() == "given"
 
 
 # -- servers of tools ------------------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ import pytest
 import requests
 
 from kernel_gateway.cli import exec_json
-from kernel_gateway.config import Client, Settings
+from kernel_gateway.client_config import Client
+from kernel_gateway.config import Settings
 from sessions.programs.program import Ending, Outcome, Returned
 from sessions.providers import PROVIDERS
 from sessions.providers.forwarding import FORWARDED
@@ -325,7 +326,7 @@ def test_bad_input_is_an_answer_and_exit_code_2(state_dir: Path) -> None:
 @pytest.mark.parametrize("asked", BAD, ids=str)
 def test_every_invalid_input_is_an_answer_and_exit_code_2(state_dir: Path, asked: object) -> None:
     text = asked if isinstance(asked, bytes) else json.dumps(asked).encode()
-    answer, code = exec_json.answer(Client.model_validate({"state_dir": state_dir}), text)
+    answer, code = exec_json.answer(Client(state_dir=state_dir), text)
     assert (code, answer["error"]["code"], answer["exit_code"]) == (2, "SB002", None)
 
 
@@ -337,9 +338,7 @@ def test_large_integers_are_returned_unchanged() -> None:
 def test_a_program_that_cannot_run_is_an_answer_and_exit_code_1(state_dir: Path) -> None:
     code, answer = command(state_dir, {"code": "1"})
     assert (code, answer["error"]["code"], answer["status"]) == (1, "SB003", None)
-    unknown, code = exec_json.answer(
-        Client.model_validate({"state_dir": state_dir}), b'{"code": "1", "provider": "nobody"}'
-    )
+    unknown, code = exec_json.answer(Client(state_dir=state_dir), b'{"code": "1", "provider": "nobody"}')
     assert (code, unknown["error"]["code"]) == (1, "SB001")
 
 

@@ -50,7 +50,7 @@ def shown(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 
 def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     modules = {path.stem.replace("_", "-") for path in Path(str(module_of("serve").__file__)).parent.glob("[a-z]*.py")}
-    assert set(COMMANDS) == modules - {"settings", "remote", "client-command", "pictures", "prompt"}
+    assert set(COMMANDS) == modules - {"settings", "flags", "remote", "client-command", "pictures", "prompt"}
     told = shown(capsys, "--help")
     for name, text in COMMANDS.items():
         assert f"{name} {text}" in told

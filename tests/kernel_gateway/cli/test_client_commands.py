@@ -731,7 +731,13 @@ def test_ctrl_c_ends_a_command_without_a_traceback(fixed: Callable[[bytes], Fixe
         assert child.stderr.read() == b""
 
 
-@pytest.mark.parametrize("command", ["run", "console", "sessions", "files"])
+#: libraries of the service, each of which takes long to load
+SERVICE = {"pydantic", "pydantic_settings", "tornado", "docker", "zmq", "jupyter_client", "structlog", "prompt_toolkit"}
+#: rooms of ours that such a command may load
+CLIENT_ROOMS = {"kernel_gateway.cli", "kernel_gateway.client", "kernel_gateway.client_config", "kernel_gateway.http"}
+
+
+@pytest.mark.parametrize("command", sorted({*CLIENTS, "completion"}))
 def test_a_command_that_is_a_client_loads_nothing_of_the_service_before_it_works(command: str) -> None:
     code = (
         "import contextlib, sys; from kernel_gateway.cli import main\n"
@@ -740,4 +746,7 @@ def test_a_command_that_is_a_client_loads_nothing_of_the_service_before_it_works
     )
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr.split()
     assert f"kernel_gateway.cli.{command}" in loaded, "control"
-    assert not {"tornado", "docker", "zmq", "jupyter_client", "structlog", "prompt_toolkit"} & {*loaded}
+    libraries = {name.partition(".")[0] for name in loaded} & SERVICE
+    assert not libraries
+    rooms = {".".join(name.split(".")[:2]) for name in loaded if name.startswith("kernel_gateway.")}
+    assert rooms <= CLIENT_ROOMS

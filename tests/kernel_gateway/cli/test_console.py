@@ -24,7 +24,7 @@ from kernel_gateway.cli import main
 from kernel_gateway.cli.pictures import TerminalPictures, shown_inline
 from kernel_gateway.cli.prompt import KernelCompleter, incomplete
 from kernel_gateway.client import Session
-from kernel_gateway.config import picture_protocol
+from kernel_gateway.client_config import picture_protocol
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import HANGS, exists, until
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import tomllib
+import venv
 import zipfile
 from dataclasses import dataclass
+from importlib.metadata import files, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
-from tests.gateways import gateway
+from tests.gateways import KEYS, gateway
 from tests.readme import ROOT
 from tests.test_examples import example, shell
 
@@ -69,14 +73,14 @@ def installed(tmp_path_factory: pytest.TempPathFactory, docker: str) -> Installe
 
 
 def test_the_wheel_contains_each_file_of_the_packages_and_no_other(installed: Installed) -> None:
-    files = {
+    ours = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != "ca.pem"
     }
     with zipfile.ZipFile(installed.wheel) as wheel:
-        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
+        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
 
 
 def test_an_installed_wheel_serves_and_runs_cells(installed: Installed) -> None:
@@ -89,6 +93,39 @@ def test_an_installed_wheel_serves_and_runs_cells(installed: Installed) -> None:
         for page in ("/admin", *(f"/admin/{path.name}" for path in (ROOT / "kernel_gateway/web/admin").iterdir())):
             assert serving.call("GET", page).status_code == 200, page
         assert serving.call("GET", "/v1/openapi.json").json()["info"]["version"] == VERSION
+
+
+def _needs(distribution: str) -> set[str]:
+    """Return the distributions that one needs without its extras, itself included, as they are installed here."""
+    found = {distribution}
+    for line in requires(distribution) or ():
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            found |= _needs(requirement.name)
+    return found
+
+
+def test_the_readmes_client_example_works_in_an_environment_with_the_clients_needs_alone(
+    installed: Installed, tmp_path: Path
+) -> None:
+    venv.create(tmp_path)
+    (packages,) = tmp_path.glob("lib/python3*/site-packages")
+    for name in _needs("httpx"):
+        for file in files(name) or ():
+            if ".." not in file.parts:  # no programs
+                (packages / file).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(file.locate(), packages / file)
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        wheel.extractall(packages)
+    python = tmp_path / "bin" / "python"
+    assert subprocess.run([python, "-c", "import pydantic"], check=False, capture_output=True).returncode, "control"
+    [code] = example("README.md", "from pathlib")
+    with gateway("process") as serving:
+        (serving.state_dir / "key").write_text(KEYS["alice"])
+        code = code.replace("http://127.0.0.1:8888", serving.url)
+        code = code.replace("~/.local/state/kernel-gateway", str(serving.state_dir))
+        ran = subprocess.run([python, "-I", "-c", code], check=False, capture_output=True, text=True)
+        assert ("6" in ran.stdout, ran.stderr) == (True, "")
 
 
 def test_the_wheel_builds_the_same_images_as_a_checkout(installed: Installed, docker: str) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from kernel_gateway.tools.servers import PER_TENANT
 from sessions.store.records import CallBegin, CallEnd, read
+from tests import gateways
 from tests.gateways import Gateway
 from tests.kernel_gateway import e2b, mcp
 from tests.kernel_gateway.jupyter import connected
@@ -216,3 +217,30 @@ def test_each_call_is_audited_and_counted_without_its_arguments(served: Gateway,
     printed = subprocess.run([*command, "--session", session], check=True, capture_output=True, text=True).stdout
     lines = [json.loads(line) for line in printed.splitlines()]
     assert [line.get("tool", line.get("outcome")) for line in lines] == [None, "greet", "ok", "ok"]
+
+
+#: the command line, in an environment without the libraries of the extra `mcp`
+LACKS = """
+import sys
+sys.modules |= dict.fromkeys(["mcp", "mcp_types", "httpx2"])
+from kernel_gateway.cli import main
+sys.exit(main())
+"""
+WITHOUT = (sys.executable, "-c", LACKS)
+
+
+def test_without_the_extra_the_gateway_serves_and_speaks_mcp_itself() -> None:
+    with gateways.gateway("process", command=WITHOUT) as gateway:
+        answer = mcp.call(gateway, "run_code", code="40 + 2")
+        assert answer["structuredContent"]["result"] == "42"
+
+
+def test_without_the_extra_servers_of_tools_are_refused_at_the_start(tmp_path: Path) -> None:
+    servers = json.dumps({"tea": {"url": "http://127.0.0.1:9/mcp", "tenants": ["*"]}})
+    command = [*WITHOUT, "serve", "--isolation", "process", "--state-dir", str(tmp_path), "--port", "0"]
+    ran = subprocess.run([*command, "--tool-servers", servers], check=False, capture_output=True, text=True, timeout=60)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    [told] = [line for line in ran.stderr.splitlines() if line.startswith("kernel-gateway: ")]
+    assert "tool_servers needs `pip install 'sandboxed-kernel-gateway[mcp]'`" in told
+    assert told.endswith("(SB002)")
+    assert "Traceback" not in ran.stderr

@@ -73,11 +73,13 @@ def test_the_typescript_sdks_use_the_tools(gateway: Gateway, version: str) -> No
 
 
 @pytest.mark.parametrize("era", ["auto", "legacy"])
-def test_the_inspector_calls_a_tool(gateway: Gateway, era: str) -> None:
+def test_the_inspector_calls_a_tool(era: str) -> None:
     inspector = str(PACKAGES / "node_modules/.bin/mcp-inspector")
-    words = ["--cli", f"{gateway.url}/mcp", "--transport", "http", "--header", f"Authorization: Bearer {KEYS['alice']}"]
-    words += ["--method", "tools/call", "--tool-name", "run_code", "--tool-args-json", '{"code": "6 * 7"}']
-    told = ran("node", inspector, *words, "--protocol-era", era, "--format", "json")
+    with gateways.gateway("process") as gateway:  # one that waits for the result: a call of the inspector is one call
+        words = ["--cli", f"{gateway.url}/mcp", "--transport", "http"]
+        words += ["--header", f"Authorization: Bearer {KEYS['alice']}"]
+        words += ["--method", "tools/call", "--tool-name", "run_code", "--tool-args-json", '{"code": "6 * 7"}']
+        told = ran("node", inspector, *words, "--protocol-era", era, "--format", "json")
     assert '"42"' in told
 
 

@@ -16,29 +16,38 @@ async def elicit(context: Any, params: Any) -> ElicitResult:
     return ElicitResult(action="accept", content={"answer": "Ada"})
 
 
+#: a cell that runs until the file `go` is there
+WAITS = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n7"
+
+
 async def use(client: Any) -> None:
     """Use all tools."""
+
+    async def run(**arguments: str) -> Any:
+        """Run a cell to its end, however long the gateway takes for it."""
+        shown = await client.call_tool("run_code", arguments)
+        while shown.structured_content["status"] == "running":
+            shown = await client.call_tool("wait", {"run": shown.structured_content["run"]})
+        return shown
+
     listed = await client.list_tools()
     assert [tool.name for tool in listed.tools] == ["run_code", "files", "session", "checkpoint", "wait"]
-    first = await client.call_tool("run_code", {"code": "x = 40\nx + 2"})
+    first = await run(code="x = 40\nx + 2")
     told = first.structured_content
     assert first.content[0].text == f"[session {told['session']}: state new, status ok]"
     session = {"session": told["session"]}
     assert told["result"] == "42"
-    asked = await client.call_tool("run_code", session | {"code": "input('Name? ') + str(x)"})
+    asked = await run(**session, code="input('Name? ') + str(x)")
     assert asked.structured_content["result"] == "'Ada40'", asked
-    told = (await client.call_tool("run_code", session | {"code": "import time; time.sleep(3); 7"})).structured_content
+    told = (await client.call_tool("run_code", session | {"code": WAITS})).structured_content
     assert told["status"] == "running"
+    await client.call_tool("files", session | {"action": "write", "path": "go", "content": ""})
     while told["status"] == "running":
         told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
     assert told["result"] == "7"
     plot = "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()"
-    shown = await client.call_tool("run_code", session | {"code": plot})
-    while shown.structured_content["status"] == "running":  # the first import of the library takes long
-        shown = await client.call_tool("wait", {"run": shown.structured_content["run"]})
-    assert shown.content[-1].type == "image"
-    failed = await client.call_tool("run_code", session | {"code": "1 / 0"})
-    assert failed.is_error
+    assert (await run(**session, code=plot)).content[-1].type == "image"
+    assert (await run(**session, code="1 / 0")).is_error
     await client.call_tool("files", session | {"action": "write", "path": "ü.txt", "content": "hé"})
     read = await client.call_tool("files", session | {"action": "read", "path": "ü.txt"})
     assert read.structured_content["content"] == "hé"

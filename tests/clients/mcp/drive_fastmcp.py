@@ -15,16 +15,20 @@ async def elicit(_message: str, answer: Any, _params: Any, _context: Any) -> Any
 async def main(url: str, key: str) -> None:
     """Use a gateway."""
     async with Client(url, auth=key, elicitation_handler=elicit) as client:
+
+        async def run(**arguments: str) -> Any:
+            """Run a cell to its end, however long the gateway takes for it."""
+            told = (await client.call_tool("run_code", arguments)).structured_content
+            while told["status"] == "running":
+                told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
+            return told
+
         assert len(await client.list_tools()) == 5
-        told = (await client.call_tool("run_code", {"code": "x = 40\nx + 2"})).structured_content
+        told = await run(code="x = 40\nx + 2")
         session = {"session": told["session"]}
         assert told["result"] == "42"
-        asked = await client.call_tool("run_code", session | {"code": "input('Name? ')"})
-        assert asked.structured_content["result"] == "'Ada'"
-        told = (await client.call_tool("run_code", session | {"code": "import time; time.sleep(3)"})).structured_content
-        while told["status"] == "running":
-            told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
-        assert told["status"] == "ok"
+        assert (await run(**session, code="input('Name? ')"))["result"] == "'Ada'"
+        assert (await run(**session, code="import time; time.sleep(3)"))["status"] == "ok"
         for tool, action in (("files", "list"), ("checkpoint", "list"), ("session", "end")):
             await client.call_tool(tool, session | {"action": action})
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import keyword
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
@@ -174,19 +176,19 @@ class TenantForm(BaseModel):
         return OwnLimits(tenant, **self.given())
 
 
-def _tenants(value: object) -> object:
-    """Parse JSON, and check the names of the tenants."""
+def _tables(check: Callable[[str], None], value: object) -> object:
+    """Parse JSON with a table for each name, and check the names."""
     try:
         tables = json.loads(value or "{}") if isinstance(value, str) else value
     except json.JSONDecodeError as error:
         raise ValueError(f"no JSON: {error}") from error
     for name in tables if isinstance(tables, dict) else ():
-        _check_tenant(name)
+        check(str(name))
     return tables
 
 
 #: limits by tenant
-Tenants = Annotated[dict[str, TenantForm], NoDecode, BeforeValidator(_tenants)]
+Tenants = Annotated[dict[str, TenantForm], NoDecode, BeforeValidator(partial(_tables, _check_tenant))]
 
 
 class ToolServerForm(BaseModel):
@@ -257,18 +259,11 @@ class ToolServerForm(BaseModel):
 _TAKEN = frozenset({"ToolError"})
 
 
-def _tool_servers(value: object) -> object:
-    """Parse JSON, and check the names of the servers: code imports them."""
-    try:
-        tables = json.loads(value or "{}") if isinstance(value, str) else value
-    except json.JSONDecodeError as error:
-        raise ValueError(f"no JSON: {error}") from error
-    for name in tables if isinstance(tables, dict) else ():
-        usable = re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,31}", str(name)) and not keyword.iskeyword(name)
-        if not usable or name in _TAKEN:
-            raise ValueError(f"{str(name)[:64]!r} is no name of a server: code imports it, `from tools import NAME`")
-    return tables
+def _check_server(name: str) -> None:
+    usable = re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,31}", name) and not keyword.iskeyword(name)
+    if not usable or name in _TAKEN:
+        raise ValueError(f"{name[:64]!r} is no name of a server: code imports it, `from tools import NAME`")
 
 
 #: servers of tools by name
-ToolServers = Annotated[dict[str, ToolServerForm], NoDecode, BeforeValidator(_tool_servers)]
+ToolServers = Annotated[dict[str, ToolServerForm], NoDecode, BeforeValidator(partial(_tables, _check_server))]

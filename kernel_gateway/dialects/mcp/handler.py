@@ -35,6 +35,7 @@ from kernel_gateway.dialects.mcp.rpc import (
 )
 from kernel_gateway.dialects.mcp.server import Server
 from kernel_gateway.gateway import Gateway
+from kernel_gateway.http.accept import accepts
 from kernel_gateway.http.handlers import JsonHandler
 from kernel_gateway.http.metered import Metered
 from sessions.model import exact_json
@@ -135,8 +136,7 @@ class McpHandler(JsonHandler):
         check_modern(self.request.headers, message)
 
     def _accepts(self, media_type: str) -> bool:
-        listed = [item.partition(";")[0].strip() for item in self.request.headers.get("Accept", "").lower().split(",")]
-        return bool({media_type, "*/*", media_type.partition("/")[0] + "/*"} & set(listed))
+        return accepts(self.request.headers.get("Accept", ""), media_type)
 
     async def _batch(self, values: list[Any], delivered: list[Callable[[], None]]) -> list[Json] | None:
         if self._modern or self.request.headers.get(VERSION_HEADER, UNNAMED) != UNNAMED:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any
 
+from kernel_gateway.http.accept import weights
 from sessions.model import exact_json
 
 #: function that serializes an event with its number
@@ -30,7 +30,6 @@ PAUSE = 15.0
 
 #: media type of an answer that is not a stream
 _WHOLE = "application/json"
-_WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
 #: media type of a stream → function that serializes an event
 STREAMS: dict[str, Render] = {
     "application/x-ndjson": _ndjson,
@@ -42,13 +41,8 @@ def wanted_stream(accept: str) -> str | None:
     """Return the media type of the stream that a client prefers, or None if it prefers one JSON object.
 
     Args:
-        accept: value of the header `Accept`. A weight of 0 excludes a type. Source: RFC 9110, 12.4.2 and 12.5.1.
+        accept: value of the header `Accept`.
     """
-    weights = dict.fromkeys([*STREAMS, _WHOLE], 0.0)
-    for item in accept.lower().split(","):
-        media_type, *parameters = (part.strip() for part in item.split(";"))
-        if media_type in weights:
-            given = [found[1] for part in parameters if (found := _WEIGHT.fullmatch(part))]
-            weights[media_type] = float(given[0]) if given else 1.0
-    best = max(STREAMS, key=weights.__getitem__)
-    return best if weights[best] and weights[best] >= weights[_WHOLE] else None
+    wanted = dict.fromkeys([*STREAMS, _WHOLE], 0.0) | weights(accept)
+    best = max(STREAMS, key=wanted.__getitem__)
+    return best if wanted[best] and wanted[best] >= wanted[_WHOLE] else None

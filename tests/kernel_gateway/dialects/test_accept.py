@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernel_gateway.dialects.native.stream_formats import wanted_stream
+from kernel_gateway.http.accept import accepts
 from tests.kernel_gateway.calls import NDJSON, SERVER_SENT
 
 
@@ -34,3 +35,19 @@ def test_the_stream_with_the_highest_weight_is_sent_unless_a_whole_answer_has_a_
     accept: str, stream: str | None
 ) -> None:
     assert wanted_stream(accept) == stream
+
+
+@pytest.mark.parametrize(
+    ("accept", "accepted"),
+    [
+        ("", False),
+        (f"application/json, {SERVER_SENT}", True),
+        (f"application/json, {SERVER_SENT};q=0", False),
+        ("text/*;q=0.5", True),
+        ("*/*", True),
+        (f"*/*, {SERVER_SENT};q=0", False),
+        ("text/html", False),
+    ],
+)
+def test_a_type_is_accepted_as_the_most_exact_range_says(accept: str, accepted: bool) -> None:  # noqa: FBT001
+    assert accepts(accept, SERVER_SENT) is accepted

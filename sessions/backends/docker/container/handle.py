@@ -36,6 +36,28 @@ SIGNAL_DELAY = 0.2
 TOOLS_MAX = 16
 
 
+class _Running:
+    """The tools that have begun and not ended."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        self.number += 1
+        self._none.clear()
+
+    def end(self) -> None:
+        self.number -= 1
+        if self.number == 0:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Wait until no tool runs."""
+        await self._none.wait()
+
+
 class DockerHandle:
     """A started container. It is removed when it ends, for any reason."""
 
@@ -72,9 +94,7 @@ class DockerHandle:
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
         self._tools: set[ToolStream] = set()
-        self._tools_open = 0  # number of tools that have begun and not ended
-        self._no_tools = asyncio.Event()  # set while that is 0
-        self._no_tools.set()
+        self._running = _Running()
         self._exit: KernelExit | None = None  # how the container ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
         self._pauses = Pauses(engine, container, self.ended)
@@ -95,7 +115,7 @@ class DockerHandle:
     @property
     def tools_run(self) -> bool:
         """Whether a tool runs in the container."""
-        return self._tools_open > 0
+        return self._running.number > 0
 
     async def tools_ended(self, seconds: float) -> bool:
         """Wait until no tool runs in the container, and return whether that came within so many seconds.
@@ -104,7 +124,7 @@ class DockerHandle:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._no_tools.wait()
+                await self._running.none()
         return not self.tools_run
 
     def make_responsive(self) -> None:
@@ -266,11 +286,10 @@ class DockerHandle:
         """Run one of the image's tools in the container."""
         if self._end is not None:
             raise ConnectionFailed("the sandbox is ending")
-        if self._tools_open >= TOOLS_MAX:
+        if self._running.number >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
         self.make_responsive()
-        self._tools_open += 1
-        self._no_tools.clear()
+        self._running.begin()
         # These are separate tasks, because a tool must be read to its end, even if the caller is cancelled.
         opening = spawn(self._open_tool(name, argument), f"begin {name}")
         writing: asyncio.Task[None] | None = None
@@ -303,6 +322,4 @@ class DockerHandle:
                 if self._end is None:  # otherwise `_reap` closes the connection
                     self._tools.discard(tool)
         finally:
-            self._tools_open -= 1
-            if not self._tools_open:
-                self._no_tools.set()
+            self._running.end()

@@ -82,6 +82,8 @@ class Run:
         self.dropped = 0
         #: number of the event with the cell's last question to its client; 0: that was answered
         self.question = 0
+        #: the events that wait for an answer of the client, by number: the id of a tool's call, and the event as JSON
+        self._asking: dict[int, tuple[str | None, bytes]] = {}
         self.over = False
         #: bytes of the outputs and of `events`, and whether these bytes are counted for the session
         self.size = 0
@@ -180,8 +182,31 @@ class Run:
             case "input_request":
                 return self.asks(number)
             case "tool_call":
-                return self.execution is not None and self.execution.tools.waits(event["call"])
+                return self._waits(number, event["call"])
         return True
+
+    def asking(self, seen: int) -> list[tuple[int, Event]]:
+        """Return the events after one that wait for an answer, with their numbers, also those that were dropped."""
+        self._forget_answered()
+        return [(number, unpack(text)) for number, (_, text) in self._asking.items() if number > seen]
+
+    def _ask(self, event: Event) -> None:
+        if event["type"] == "input_request":
+            self.question = self.event_count
+        elif event["type"] != "tool_call":
+            return
+        self._forget_answered()
+        self._asking[self.event_count] = event.get("call"), self.events[-1]
+
+    def _forget_answered(self) -> None:
+        asking = self._asking.items()
+        self._asking = {number: (call, text) for number, (call, text) in asking if self._waits(number, call)}
+
+    def _waits(self, number: int, call: str | None) -> bool:
+        """Return whether an event waits for its answer: a call of a tool, or the question with this number."""
+        if call is None:
+            return self.asks(number)
+        return self.execution is not None and self.execution.tools.waits(call)
 
     async def _run(self, request: ExecuteRequest, execute: Execute) -> ExecutionResult:
         self._began = True
@@ -207,11 +232,11 @@ class Run:
                 async for event in self.execution:
                     self.events.append(pack(event))
                     self._events_size += len(self.events[-1])
+                    self._ask(event)
                     if self._events_size > 2 * self._events_max:
                         self._keep_last()
-                    if event["type"] == "input_request":
-                        self.question = self.event_count
                     self._wake()
+                self._asking = {}
                 result = await self.execution.result()
                 self._keep_last()
                 self.outputs = PackedOutputs(result.outputs)
@@ -250,6 +275,8 @@ class Attempt:
         self.number = seen
         self._events: list[bytes] = []
         self._next = 0
+        #: events among those that it misses, with their numbers, which the cell needs an answer to
+        self._asking: list[tuple[int, Event]] = []
         self._continue_with_kept()
 
     @property
@@ -267,9 +294,13 @@ class Attempt:
         return self._missed or (self._run.execution is not None and self._run.execution.gap)
 
     def _continue_with_kept(self) -> None:
-        """Continue with the list of events that are kept now. If the next event was dropped, skip all these events."""
+        """Continue with the list of events that are kept now.
+
+        If the next event was dropped, skip all these events, but for questions and calls that wait for an answer.
+        """
         if self.number < self._run.dropped:
             self._missed = True
+            self._asking += self._run.asking(self.number)
             self.number = self._run.event_count
         self._events = self._run.events
         self._next = self.number - self._run.dropped
@@ -295,6 +326,11 @@ class Attempt:
     async def __aiter__(self) -> AsyncIterator[Event]:
         """Yield the cell's events until its end, without questions that were answered before."""
         while True:
+            while self._asking:
+                kept, (self.number, event) = self.number, self._asking.pop(0)
+                if self._run.needs(event, self.number):
+                    yield event
+                self.number = kept
             while self._next < len(self._events):
                 event = unpack(self._events[self._next])
                 self._next += 1

@@ -361,6 +361,43 @@ async def test_the_events_of_a_running_cell_are_bounded_and_a_client_that_missed
     assert (text(result), result.truncated) == (frames[-1] + "after", False)
 
 
+async def test_a_client_that_missed_events_gets_the_calls_among_them_that_still_wait(world: World) -> None:
+    session = await small(world)
+    answered: list[str] = []
+
+    async def calls(cell: Cell) -> None:
+        cell.says(busy(), started(cell.code, 1))
+        for call in "12":
+            cell.says(Saying("tool_call", {"call": call, "name": "f", "arguments": {"call": call}}))
+        for number in range(200):
+            cell.says(clear(wait=True), stream(f"frame {number:100}"))
+        await until(lambda: answered)
+        cell.ends()
+
+    tools = (Tool("f", "", ()),)
+    request = ExecuteRequest(world.backend.on("speaks", calls), idempotency_key=KEY, tools=tools)
+    async with session.execute(request) as first:
+        async for event in first:
+            if event["type"] == "tool_call":
+                assert first.tools is not None
+                first.tools.answer(event["call"], "one")
+                break
+        assert isinstance(first, Attempt)
+        await until(lambda: first._run.dropped > 3)
+    async with session.execute(request, 1) as execution:
+        seen = []
+        async for event in execution:
+            seen.append((execution.number, event["type"], event.get("arguments")))
+            if event["type"] == "tool_call":
+                assert execution.tools is not None
+                execution.tools.answer(event["call"], "two")
+                answered.append(event["call"])
+    assert seen[0] == (3, "tool_call", {"call": "2"})
+    assert [kind for _, kind, _ in seen].count("tool_call") == 1
+    assert execution.gap
+    assert (await execution.result()).status is Status.OK
+
+
 async def test_a_client_that_reads_during_the_end_gets_all_events(world: World) -> None:
     session = await small(world)
     texts = [f"{number:02}" for number in range(20)]

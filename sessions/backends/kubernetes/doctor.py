@@ -11,7 +11,7 @@ from sessions.backends.kubernetes.profile import KubernetesSettings, network_pol
 from sessions.backends.kubernetes.walls import prove
 from sessions.model.errors import SessionError
 
-_FIX = "see docs/kubernetes.md; `kubectl describe pods` and the namespace's events say more"
+_FIX = "`kubectl describe pods`, and the events of the namespace, say more"
 
 
 def examine(settings: KubernetesSettings, *, tried: bool, off: dict[str, Ability]) -> Iterator[Finding]:

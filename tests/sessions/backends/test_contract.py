@@ -134,6 +134,9 @@ def proven_once() -> Iterator[None]:
 async def backend(request: pytest.FixtureRequest, nothing_left: None, proven_once: None) -> AsyncIterator[Backend]:
     make: Callable[[], Backend] = request.param
     backend = make()
+    if backend.name == "kubernetes" and request.node.originalname == "test_two_kernels_may_share_a_workspace":
+        why = "a kernel that does not say that it shares its workspace gets a copy"
+        request.applymarker(pytest.mark.xfail(reason=why, strict=True))
     if isinstance(backend, DockerBackend):
         request.getfixturevalue("network")
     await backend.prepare()

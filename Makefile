@@ -147,10 +147,11 @@ test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)
 
 CLUSTER_TESTS := cluster
+CLUSTER_SECONDS := 3600
 test-cluster: setup helm image-slim ## the backend contract, a gateway and its failures on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
 	tests/cluster/cluster.sh build
 	tests/cluster/cluster.sh up
-	tests/cluster/cluster.sh run $(BIN)/pytest -m "$(CLUSTER_TESTS)" $(FLAGS) tests/sessions/backends tests/cluster; \
+	tests/cluster/cluster.sh run timeout --signal=INT $(CLUSTER_SECONDS) $(BIN)/pytest -m "$(CLUSTER_TESTS)" $(FLAGS) tests/sessions/backends tests/cluster; \
 	  status=$$?; tests/cluster/cluster.sh down; exit $$status
 
 test-engine: setup ## the engine's tests against the engine that is there, and a line of the operators' guide about it; FLAGS=tests/sessions for a part

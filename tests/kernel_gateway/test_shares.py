@@ -115,6 +115,7 @@ ELSEWHERE = {
 #: settings that bound no budget which tenants share → what they are
 OTHER = {
     "port": "an address",
+    "kubernetes_lost_node_seconds": "a time",
     "pool_size": "kernels ahead of need, which give way",
     "pool_max": "kernels ahead of need, which give way",
     "sandbox_pool_size": "kernels ahead of need, which give way",

@@ -154,6 +154,7 @@ export class Notebook {
     this.#cells.clear();
     this.#seen.clear();
     this.#held.clear();
+    this.#watch.disconnect(); // else the cells of before would be told as out of view, by numbers that are new cells' now
     this.#initial = true;
     this.#list.replaceChildren();
     this.#empty.textContent = "No cell has run yet. Type code below.";

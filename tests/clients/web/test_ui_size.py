@@ -44,6 +44,7 @@ class Session:
 
     def _take(self, socket: WebSocketRoute, frame: dict[str, Any]) -> None:
         if frame.get("open"):
+            self.seen = []
             self._send(socket, {"type": "opened", "session": self.told})
             cells = [head(number) for number in range(1, self._cells + 1)]
             self._send(socket, {"type": "cells", "cells": cells, "gone": [], "oldest": 1})

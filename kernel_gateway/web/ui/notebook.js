@@ -17,6 +17,8 @@ const SEEN = 64;
 const MARGIN = 400;
 /** pixels from the end within which the page follows new output */
 const END = 120;
+/** pixels of a cell above and below its content (ui.css) */
+const PADDING = 16;
 
 export class Notebook {
   #feed;
@@ -259,7 +261,7 @@ export class Notebook {
     if (!this.#session) return;
     const seen = new Set([...this.#seen].sort((a, b) => a - b).slice(-SEEN));
     const gone = [...this.#held].filter((number) => !seen.has(number)).map((number) => this.#cells.get(number));
-    const heights = gone.map((cell) => cell?.element.offsetHeight); // all before the first change, which costs a layout
+    const heights = gone.map((cell) => cell && cell.element.clientHeight - PADDING); // all before the first change, which costs a layout
     gone.forEach((cell, index) => cell?.leave(heights[index]));
     for (const number of seen) if (!this.#held.has(number)) this.#cells.get(number)?.enter();
     this.#held = seen;

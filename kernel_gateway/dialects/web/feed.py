@@ -237,10 +237,10 @@ class FeedHandler(ClientSocketHandler):
     #: bytes that were sent since the last pause
     _sent = 0
 
-    def initialize(self, gateway: Gateway, looks: Looks, dialect: str = "none") -> None:  # type: ignore[override]
+    def initialize(self, gateway: Gateway, dialect: str = "none", looks: Looks | None = None) -> None:
         """Set up the handler."""
         super().initialize(gateway, dialect)
-        self._looks = looks
+        self._looks = Looks() if looks is None else looks
 
     def authenticate(self) -> Caller:
         """Return the caller with the key that a subprotocol carries, or else with that of a header."""

@@ -34,7 +34,7 @@ export class Cell {
   /** What a heading shows has changed. */
   tell(head) {
     const estimate = 70 + 21 * Math.min(12, head.code.split("\n").length) + (head.bytes > 400 ? 60 : 0);
-    if (this.#head === null) this.element.style.minHeight = `${estimate}px`;
+    if (this.#head === null) this.#fill(estimate);
     this.#head = head;
     this.element.setAttribute("aria-label", `Cell ${head.number}, ${head.state}`);
     if (this.#outputs) this.#draw();
@@ -62,11 +62,18 @@ export class Cell {
   leave(height = 0) {
     this.seen = false;
     if (!this.#outputs) return;
-    if (height) this.element.style.minHeight = `${height}px`;
     this.#outputs.clear();
     this.#outputs = null;
     this.#asked = "";
-    this.element.replaceChildren();
+    this.#fill(height);
+  }
+
+  /** Take room without content. The height is that of a child, because a browser stops to hold the place that the
+   * reader looks at when the height of an element around that place is set. */
+  #fill(height) {
+    const filler = h("div", {});
+    filler.style.height = `${height}px`;
+    this.element.replaceChildren(filler);
   }
 
   /** Further outputs; those before the first `fresh` ones belong to an earlier look at this cell. */
@@ -76,13 +83,11 @@ export class Cell {
     if (!this.#outputs) this.#make(code ?? "");
     if (fresh) this.#outputs.clear();
     this.#outputs.add(outputs);
-    this.element.style.minHeight = "";
   }
 
   /** The gateway does not keep it any more. */
   forget() {
     this.leave();
-    this.element.style.minHeight = "";
     this.element.classList.add("gone");
     this.element.replaceChildren(h("p", { class: "hint" }, `Cell ${this.number} is no longer kept.`));
   }

@@ -17,6 +17,8 @@ const SEEN = 64;
 const MARGIN = 400;
 /** pixels from the end within which the page follows new output */
 const END = 120;
+/** pixels of a cell above and below its content (ui.css) */
+const PADDING = 16;
 
 export class Notebook {
   #feed;
@@ -154,6 +156,7 @@ export class Notebook {
     this.#cells.clear();
     this.#seen.clear();
     this.#held.clear();
+    this.#watch.disconnect(); // else the cells of before would be told as out of view, by numbers that are new cells' now
     this.#initial = true;
     this.#list.replaceChildren();
     this.#empty.textContent = "No cell has run yet. Type code below.";
@@ -258,7 +261,7 @@ export class Notebook {
     if (!this.#session) return;
     const seen = new Set([...this.#seen].sort((a, b) => a - b).slice(-SEEN));
     const gone = [...this.#held].filter((number) => !seen.has(number)).map((number) => this.#cells.get(number));
-    const heights = gone.map((cell) => cell?.element.offsetHeight); // all before the first change, which costs a layout
+    const heights = gone.map((cell) => cell && cell.element.clientHeight - PADDING); // all before the first change, which costs a layout
     gone.forEach((cell, index) => cell?.leave(heights[index]));
     for (const number of seen) if (!this.#held.has(number)) this.#cells.get(number)?.enter();
     this.#held = seen;

@@ -23,7 +23,6 @@ def gateway() -> Iterator[Gateway]:
         yield serving
 
 
-@pytest.mark.gate
 def test_a_sandboxed_session_is_seen_rolled_back_branched_and_put_to_sleep(session_page: SessionPage) -> None:
     name, page, gateway = f"box-{secrets.token_hex(4)}", session_page.page, session_page.gateway
     gateway.execute(name, "value = 'before'\nprint(value)")

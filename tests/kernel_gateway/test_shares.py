@@ -120,7 +120,6 @@ OTHER = {
     "pool_max": "kernels ahead of need, which give way",
     "sandbox_pool_size": "kernels ahead of need, which give way",
     "golden_disk": "golden images of the operator's images and preload, of which tenants choose none",
-    "kubernetes_lost_node_seconds": "of all kernels alike",
     "memory": "of one kernel",
     "processes": "of one kernel",
     "disk": "of one session",

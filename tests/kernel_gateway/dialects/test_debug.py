@@ -33,7 +33,7 @@ def debug(gateway: Gateway, session: str, command: str, **fields: Any) -> dict[s
     assert answer.status_code == HTTPStatus.OK, answer.text
     DebugInfo.model_validate(answer.json())
     seen: dict[str, Any] = answer.json()
-    while seen["state"] == "running" and command != "wait":  # on a slow machine
+    while seen["state"] == "running" and command != "wait":  # each wait returns after some seconds
         seen = debug(gateway, session, "wait")
     return seen
 
@@ -282,7 +282,7 @@ def test_an_agent_finds_a_planted_bug_over_mcp_alone(gateway: Gateway, session: 
         answer = call(gateway, "debug", session=session, command=command, **fields)
         assert not answer.get("isError"), answer
         seen = answer["structuredContent"]
-        return tool("wait") if seen["state"] == "running" and command != "wait" else seen
+        return tool("wait") if seen["state"] == "running" else seen  # on a slow machine
 
     call(gateway, "run_code", session=session, code=PLANTED)
     wrong = "[order for order, got in zip(orders, result) if got != order[0] * order[1] * 0.9]"

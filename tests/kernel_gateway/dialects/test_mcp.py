@@ -82,9 +82,9 @@ def test_the_tools_are_six_in_one_order_with_valid_schemas(gateway: Gateway, era
         assert all("description" in each for each in tool["inputSchema"]["properties"].values())
         assert "anyOf" not in json.dumps(tool["inputSchema"])
     mirrored = [tool["inputSchema"]["properties"].get("session", {}).get("x-mcp-header") for tool in tools]
-    assert mirrored == ["Session"] * 4 + [None]
+    assert mirrored == ["Session"] * 4 + [None, "Session"]
     assert tools[0]["inputSchema"]["required"] == ["code"]
-    assert [tool["annotations"]["readOnlyHint"] for tool in tools] == [False] * 4 + [True]
+    assert [tool["annotations"]["readOnlyHint"] for tool in tools] == [False] * 4 + [True, False]
 
 
 def _without(header: str) -> Wire:

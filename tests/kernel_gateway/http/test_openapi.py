@@ -215,7 +215,7 @@ def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
     sent |= {each for operation in native.OPERATIONS for each in operation.further.values()}
     sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswer, *_Event.__subclasses__()}
-    sent |= {CellReplayed, ReplayEnded, ReplayFailed}
+    sent |= {CellReplayed, ReplayEnded, ReplayFailed}  # the events of a streamed replay
     assert set(EXAMPLES) == sent
     for model in sent:
         (example,) = SCHEMAS[model.__name__]["examples"]

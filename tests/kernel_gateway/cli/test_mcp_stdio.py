@@ -74,7 +74,7 @@ def test_lines_reach_a_gateway_and_its_answers_come_back(gateway: Gateway, sessi
             told = mcp.ask(legacy("initialize", protocolVersion="2025-06-18", capabilities={}).body)
             assert told["protocolVersion"] == "2025-06-18"
             mcp.write({"jsonrpc": "2.0", "method": "notifications/initialized"})
-        assert len(mcp.ask(ERAS[era]("tools/list").body)["tools"]) == 5
+        assert len(mcp.ask(ERAS[era]("tools/list").body)["tools"]) == 6
         arguments = {"session": session, "code": "6 * 7"}
         told = mcp.ask(ERAS[era]("tools/call", name="run_code", arguments=arguments).body)
         assert told["structuredContent"]["result"] == "42"
@@ -88,11 +88,11 @@ def test_the_configurations_of_the_page_work(gateway: Gateway) -> None:
     url, command = (json.loads(line)["mcpServers"]["code"] for line in page.split("\n") if line.startswith('{"mcpS'))
     listed = modern("tools/list")
     told = requests.post(url["url"], json=listed.body, headers=listed.headers | url["headers"], timeout=60)
-    assert len(told.json()["result"]["tools"]) == 5
+    assert len(told.json()["result"]["tools"]) == 6
     assert command["command"] == "kernel-gateway"
     assert command["args"][0] == "mcp"
     with program(*command["args"][1:]) as mcp:
-        assert len(mcp.ask(listed.body)["tools"]) == 5
+        assert len(mcp.ask(listed.body)["tools"]) == 6
 
 
 @process_only

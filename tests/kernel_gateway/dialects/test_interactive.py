@@ -50,12 +50,11 @@ def test_each_question_takes_one_answer_and_a_repeated_one_answers_no_later_ques
     ("change", "accept", "field"),
     [
         ({"idempotency_key": None}, "application/x-ndjson", "interactive"),
-        ({"wait": False}, "application/x-ndjson", "interactive"),
         ({}, "application/json", "interactive"),
         ({"interactive": False, "tools": [{"name": "f"}]}, "application/json", "tools"),
         ({"interactive": False, "tools": [{"name": "f"}], "idempotency_key": None}, "text/event-stream", "tools"),
     ],
-    ids=["without a key", "without waiting", "without a stream", "tools without a stream", "tools without a key"],
+    ids=["without a key", "without a stream", "tools without a stream", "tools without a key"],
 )
 def test_a_cell_that_nobody_could_answer_is_refused(
     gateway: Gateway, session: str, change: dict[str, Any], accept: str, field: str
@@ -133,4 +132,4 @@ def test_a_cell_of_a_language_without_tools_is_refused(gateway: Gateway, session
     accept = {"Accept": "application/x-ndjson"}
     cell = CALLS | {"code": "echo 1", "language": "bash"}
     answer = gateway.call("POST", f"/v1/sessions/{session}/execute", json=cell, headers=accept)
-    assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "tools")
+    assert (answer.status_code, answer.json()["error"]["details"]["field"]) == (400, "language")

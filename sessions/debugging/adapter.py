@@ -1,7 +1,7 @@
 """The debug adapter in a kernel: sends DAP requests on the control channel, and checks the answers.
 
 Sources: "Messaging in Jupyter", debug_request; the Debug Adapter Protocol 1.71. The kernel may be hostile: an answer is
-parsed into a checked model or refused, texts are cut, and no request waits for longer than `TIMEOUT`.
+parsed into a checked model or refused, texts are cut, and no request waits without end.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from sessions.kernels.kernel import Kernel
 from sessions.model.errors import ConnectionFailed, DebugRefused
 from sessions.model.values import Breakpoint, DebugPlan
 
-#: seconds within which the debugger answers, and within which it is loaded
-TIMEOUT, LOADING_TIMEOUT = 10.0, 60.0
+#: seconds within which the debugger answers, within which it is loaded, and within which it lets a cell end
+TIMEOUT, LOADING_TIMEOUT, ENDING_TIMEOUT = 10.0, 60.0, 2.0
 #: characters of the debugger's own refusal
 REFUSAL_MAX = 500
 #: DAP's filters of our words for exceptions. IPython catches what a cell's code does not, so debugpy calls that
@@ -132,6 +132,11 @@ class Adapter:
         asked = {"source": {"path": self._path}, "breakpoints": wanted, "sourceModified": False}
         found = (await self._ask(_Breakpoints, "setBreakpoints", asked)).breakpoints
         return [BreakpointSet(line=one.line, verified=one.verified, message=one.message) for one in found[:1000]]
+
+    async def stop_nowhere(self) -> None:
+        """Forget all breakpoints. Else an interrupt of the cell may stop it again, at the interrupt's own exception."""
+        await self._send("setExceptionBreakpoints", {"filters": []}, ENDING_TIMEOUT)
+        await self._send("setBreakpoints", {"source": {"path": self._path}, "breakpoints": []}, ENDING_TIMEOUT)
 
     async def move(self, command: str, thread: int) -> None:
         """Send `next`, `stepIn`, `stepOut`, `continue` or `pause`."""

@@ -29,7 +29,7 @@ from sessions.model.errors import (
     SessionError,
 )
 from sessions.model.kernelspecs import KernelSpec
-from sessions.model.tasks import set_within
+from sessions.model.tasks import set_within, spawn
 from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
 
 #: seconds after a client's last command in which a stopped cell is ended, and the longest time of a debugged cell
@@ -222,21 +222,24 @@ class Debugger:
         Raises:
             DebugRefused: when no cell is debugged.
         """
-        if self._run is None or self._run.task.done():
+        run = self._run
+        if run is None or run.task.done():
             raise DebugRefused("no cell is debugged")
-        self._interrupt()
-        await asyncio.wait({self._run.task}, timeout=ANSWER_WITHIN)
+        await self._interrupt(run)
+        await asyncio.wait({run.task}, timeout=ANSWER_WITHIN)
         return self._of_run(DebugState.RUNNING if self.active else DebugState.ENDED)
 
     def leave(self) -> None:
         """End the debugged cell, because its client has gone."""
-        if self.active:
-            self._interrupt()
+        if self._run is not None and self.active:
+            spawn(self._interrupt(self._run), "end of a debugged cell")
 
-    def _interrupt(self) -> None:
-        if self._run is not None:
-            self._resume()
-            self._run.interrupt()
+    async def _interrupt(self, run: Run) -> None:
+        if self._adapter is not None:
+            with suppress(SessionError):  # the cell is interrupted whatever the debugger says
+                await self._adapter.stop_nowhere()
+        self._resume()
+        run.interrupt()
 
     def _resume(self) -> None:
         if (execution := self._execution) is not None:

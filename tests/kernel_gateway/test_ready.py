@@ -56,6 +56,7 @@ def test_a_gateway_with_a_complete_sandbox_is_ready(started: Callable[[str], Gat
         "ready": True,
         "golden_images": {"on": False, "detail": "`golden_images` is off"},
         "sleep": {"on": False, "detail": "`golden_images` is off"},
+        "pauses": {"on": True, "detail": "the engine freezes containers"},
     }
     assert b"kernel_gateway_ready 1.0" in gateway.call("GET", "/metrics", tenant=None).content
     assert gateway.text("ready", "1") == "1"

@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.engine, pytest.mark.timeout(400)]
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:
     """A gateway whose kernels can sleep."""
-    with gateways.gateway("docker") as serving:
+    with gateways.gateway("docker", golden_images="auto", preload="") as serving:
         serving.wait_for_sleep()
         yield serving
 

@@ -199,7 +199,7 @@ def row(asked: Asked) -> Found:
     """Measure the first results of sandboxes, and of sessions, that are made one after the other."""
     count, name = asked.row, f"create and first result, {asked.row} in a row"
     pools = {"pool_size": str(count), "sandbox_pool_size": str(count), "pool_max": str(count)}
-    with asked.serving(max_sessions_per_tenant=str(9 * count), **pools) as serving:
+    with asked.serving(max_sessions_per_tenant=str(9 * count), max_share_per_tenant="1", **pools) as serving:
         until_full(serving, 2 * count)
         sessions = [took(partial(executed, serving, f"row-{number}")) for number in range(count)]
         until_full(serving, 2 * count)

@@ -27,9 +27,15 @@ const run = async (args) => {
   while (told.status === "running") told = await call("wait", { run: told.run });
   return told;
 };
+// Does one command of the debugger, however long the cell then runs.
+const debug = async (args) => {
+  let seen = await call("debug", args);
+  while (seen.state === "running") seen = await call("debug", { session: args.session, command: "wait" });
+  return seen;
+};
 const waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n7";
 
-assert.equal((await client.listTools()).tools.length, 5);
+assert.equal((await client.listTools()).tools.length, 6);
 const first = await run({ code: "x = 40\nx + 2" });
 assert.equal(first.result, "42");
 const { session } = first;
@@ -42,5 +48,9 @@ assert.equal(told.result, "7");
 await call("files", { session, action: "write", path: "ü.txt", content: "hé" });
 assert.equal((await call("files", { session, action: "read", path: "ü.txt" })).content, "hé");
 assert.ok((await call("checkpoint", { session, action: "list" })).checkpoints);
+const breakpoints = [{ line: 2 }];
+told = await debug({ session, command: "launch", code: "y = 6\ny * 7", breakpoints });
+assert.deepEqual([told.state, told.frames[0].line], ["stopped", 2]);
+assert.equal((await debug({ session, command: "continue" })).state, "ended");
 assert.equal((await call("session", { session, action: "end" })).state, "ended");
 await client.close();

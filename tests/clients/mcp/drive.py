@@ -1,4 +1,4 @@
-"""Uses all five tools with the official Python client: `drive.py MODE URL KEY`, or `drive.py MODE COMMAND ...`."""
+"""Uses all six tools with the official Python client: `drive.py MODE URL KEY`, or `drive.py MODE COMMAND ...`."""
 
 import asyncio
 import sys
@@ -30,8 +30,16 @@ async def use(client: Any) -> None:
             shown = await client.call_tool("wait", {"run": shown.structured_content["run"]})
         return shown
 
+    async def debug(**arguments: Any) -> Any:
+        """Do one command, however long the cell then runs."""
+        seen = (await client.call_tool("debug", arguments)).structured_content
+        while seen["state"] == "running":
+            wait = {"session": arguments["session"], "command": "wait"}
+            seen = (await client.call_tool("debug", wait)).structured_content
+        return seen
+
     listed = await client.list_tools()
-    assert [tool.name for tool in listed.tools] == ["run_code", "files", "session", "checkpoint", "wait"]
+    assert [tool.name for tool in listed.tools] == [*("run_code", "files", "session", "checkpoint", "wait", "debug")]
     first = await run(code="x = 40\nx + 2")
     told = first.structured_content
     assert first.content[0].text == f"[session {told['session']}: state new, status ok]"
@@ -53,6 +61,9 @@ async def use(client: Any) -> None:
     assert read.structured_content["content"] == "hé"
     listed = await client.call_tool("checkpoint", session | {"action": "list"})
     assert "checkpoints" in listed.structured_content
+    stopped = await debug(**session, command="launch", code="y = 6\ny * 7", breakpoints=[{"line": 2}])
+    assert (stopped["state"], stopped["frames"][0]["line"]) == ("stopped", 2), stopped
+    assert (await debug(**session, command="continue"))["state"] == "ended"
     ended = await client.call_tool("session", session | {"action": "end"})
     assert ended.structured_content["state"] == "ended"
 

@@ -23,12 +23,16 @@ async def main(url: str, key: str) -> None:
                 told = (await client.call_tool("wait", {"run": told["run"]})).structured_content
             return told
 
-        assert len(await client.list_tools()) == 5
+        assert len(await client.list_tools()) == 6
         told = await run(code="x = 40\nx + 2")
         session = {"session": told["session"]}
         assert told["result"] == "42"
         assert (await run(**session, code="input('Name? ')"))["result"] == "'Ada'"
         assert (await run(**session, code="import time; time.sleep(3)"))["status"] == "ok"
+        launch = {"command": "launch", "code": "y = 6\ny * 7", "breakpoints": [{"line": 2}]}
+        stopped = (await client.call_tool("debug", session | launch)).structured_content
+        assert stopped["state"] in {"running", "stopped"}, stopped
+        await client.call_tool("debug", session | {"command": "terminate"})
         for tool, action in (("files", "list"), ("checkpoint", "list"), ("session", "end")):
             await client.call_tool(tool, session | {"action": action})
 

@@ -186,6 +186,7 @@ def _hostile_text(pattern: re.Pattern[Any], *, searched: bool) -> str | None:
     return None
 
 
+@pytest.mark.full  # it measures seconds
 def test_an_expression_takes_twice_as_long_for_a_text_twice_as_long() -> None:
     slow = [
         f"{module}:{call.lineno}: {pattern.pattern!r} for {hostile}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import subprocess
 import tomllib
 import venv
@@ -20,7 +21,7 @@ from tests.gateways import KEYS, gateway
 from tests.readme import ROOT
 from tests.test_examples import example, shell
 
-#: the first test also waits until pip has made a new environment, which takes minutes on a busy machine
+#: the first test of an installed wheel also waits until pip has made a new environment: minutes on a busy machine
 pytestmark = pytest.mark.timeout(600)
 
 PACKAGES = ("kernel_gateway", "kernel_image", "sessions")
@@ -36,9 +37,8 @@ esac
 
 @dataclass(frozen=True)
 class Installed:
-    """A wheel, and the environment in which it was installed."""
+    """An environment in which the wheel was installed."""
 
-    wheel: Path
     environment: Path
     #: what the guide's commands have printed
     said: str
@@ -59,30 +59,45 @@ def docker(tmp_path_factory: pytest.TempPathFactory) -> str:
     return f"{folder}:{os.environ['PATH']}"  # noqa: TID251 - a child gets the programs of this environment
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory, docker: str) -> Installed:
-    """What the guide's commands install, in other folders."""
-    dist, environment = tmp_path_factory.mktemp("dist"), tmp_path_factory.mktemp("opt")
+def _commands() -> tuple[str, str]:
+    """Return the guide's commands: the one that builds the wheel, and those that install it."""
     [code] = example("docs/operating.md", "make wheel")
+    build, _, install = code.partition("\n")
+    return build, install
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the guide's first command builds, in another folder."""
+    dist = tmp_path_factory.mktemp("dist")
     # `--old-file`, because tests must not change the environment in which they run
-    code = code.replace("make wheel", f"make --silent --directory={ROOT} --old-file=.venv/.setup wheel DIST={dist}")
-    code = code.replace("dist/*.whl", f"{dist}/*.whl").replace("/opt/kernel-gateway", str(environment))
-    said = shell(f"cd {environment}\n{code}", PATH=docker)
-    (wheel,) = dist.iterdir()
-    return Installed(wheel, environment, said)
+    shell(
+        f"make --silent --directory={ROOT} --old-file=.venv/.setup {_commands()[0].removeprefix('make ')} DIST={dist}"
+    )
+    (built,) = dist.iterdir()
+    return built
 
 
-def test_the_wheel_contains_each_file_of_the_packages_and_no_other(installed: Installed) -> None:
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, docker: str, wheel: Path) -> Installed:
+    """What the guide's other commands install, in another folder."""
+    environment = tmp_path_factory.mktemp("opt")
+    code = _commands()[1].replace("dist/*.whl", str(wheel)).replace("/opt/kernel-gateway", str(environment))
+    return Installed(environment, shell(f"cd {environment}\n{code}", PATH=docker))
+
+
+def test_the_wheel_contains_each_file_of_the_packages_and_no_other(wheel: Path) -> None:
     ours = {
         str(path.relative_to(ROOT))
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.name != "ca.pem"
     }
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        assert {name for name in wheel.namelist() if ".dist-info/" not in name} == ours
+    with zipfile.ZipFile(wheel) as packed:
+        assert {name for name in packed.namelist() if ".dist-info/" not in name} == ours
 
 
+@pytest.mark.full
 def test_an_installed_wheel_serves_and_runs_cells(installed: Installed) -> None:
     program = str(installed.environment / "bin" / "kernel-gateway")
     asked = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
@@ -107,7 +122,7 @@ def _needs(distribution: str) -> set[str]:
 
 
 def test_the_readmes_client_example_works_in_an_environment_with_the_clients_needs_alone(
-    installed: Installed, tmp_path: Path
+    wheel: Path, tmp_path: Path
 ) -> None:
     venv.create(tmp_path)
     (packages,) = tmp_path.glob("lib/python3*/site-packages")
@@ -116,8 +131,8 @@ def test_the_readmes_client_example_works_in_an_environment_with_the_clients_nee
             if ".." not in file.parts:  # no programs
                 (packages / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(file.locate(), packages / file)
-    with zipfile.ZipFile(installed.wheel) as wheel:
-        wheel.extractall(packages)
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(packages)
     python = tmp_path / "bin" / "python"
     assert subprocess.run([python, "-c", "import pydantic"], check=False, capture_output=True).returncode, "control"
     [code] = example("README.md", "from pathlib")
@@ -129,6 +144,7 @@ def test_the_readmes_client_example_works_in_an_environment_with_the_clients_nee
         assert ("6" in ran.stdout, ran.stderr) == (True, "")
 
 
+@pytest.mark.full
 def test_the_wheel_builds_the_same_images_as_a_checkout(installed: Installed, docker: str) -> None:
     for script in ("kernel_image/build.sh", "kernel_image/egress/build.sh"):
         ours, theirs = (shell(str(folder / script), PATH=docker) for folder in (ROOT, installed.packages))
@@ -138,8 +154,10 @@ def test_the_wheel_builds_the_same_images_as_a_checkout(installed: Installed, do
             assert installed.said.endswith(ours)
 
 
-def test_the_runtimes_wrapper_is_a_program_also_in_the_wheel(installed: Installed) -> None:
-    assert os.access(installed.packages / "sessions/backends/docker/checkpoint/runsc.sh", os.X_OK)
+def test_the_runtimes_wrapper_is_a_program_also_in_the_wheel(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as packed:
+        kept = packed.getinfo("sessions/backends/docker/checkpoint/runsc.sh").external_attr >> 16
+    assert stat.S_IMODE(kept) == 0o755
 
 
 def test_the_changelog_begins_with_the_present_version() -> None:

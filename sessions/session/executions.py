@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from sessions.cells.environment import CellEnvironment
 from sessions.cells.execution import Execution, Question
 from sessions.cells.idempotency import Attempt, IdempotencyCache, Run
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Entry, Transcript
-from sessions.cells.variables import CellVariables
 from sessions.debugging.debugger import Debugger
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -81,7 +81,7 @@ class Executions:
         self._debugger = debugger
         self._running: dict[str, Execution] = {}
         self._orphan: OrphanCell | None = None
-        self._variables = CellVariables(slot.identity.kernelspec, slot.identity.spec.env)
+        self._environment = CellEnvironment(slot.identity.kernelspec, slot.identity.spec.env)
         #: the runs with an idempotency key
         self.runs = IdempotencyCache(
             output, services.ledger.idempotency_keys(slot.key), services.kept, tenant, services.ledger.clock
@@ -261,7 +261,7 @@ class Executions:
         try:
             if request.idempotency_key is not None:
                 self.runs.sends(request.idempotency_key)
-            self._variables.set(kernel, request.env)
+            self._environment.set(kernel, request.env)
             execution.send()
         except SessionError:
             self._services.journal.ended(self._slot.key, execution_id, request, None)
@@ -283,7 +283,7 @@ class Executions:
                 return
             # The client gets its answer before the slower record is written.
             await set_within(execution.client_left, self._services.timeouts.answer)
-            await self._variables.reset(execution.kernel, execution.request.env)
+            await self._environment.reset(execution.kernel, execution.request.env)
             await self._debugger.detach(execution.request)
             del self._running[execution.id]
             self._slot.become_idle()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -56,13 +57,19 @@ def _only_logged() -> Iterator[None]:
         log.exception("the ledger cannot be written")
 
 
+@cache  # to make one takes longer than to open the database
+def _records(kind: type[R]) -> TypeAdapter[R]:
+    """Return what reads and writes the records of one kind."""
+    return TypeAdapter(kind)
+
+
 class _RecordTable(Generic[R]):
     """The records of one kind."""
 
     def __init__(self, database: sqlite3.Connection, kind: type[R]) -> None:
         self._database = database
         self._kind = kind.__name__
-        self._records: TypeAdapter[R] = TypeAdapter(kind)
+        self._records = _records(kind)
 
     def all(self) -> Iterator[R]:
         rows = "SELECT tenant, name, record FROM kept WHERE kind = ? ORDER BY rowid"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -190,20 +191,41 @@ def test_a_variable_sets_its_field_and_a_flag_wins_over_it(name: str, monkeypatc
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_sets_a_field_and_variable_and_flag_win_over_it(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_sets_its_field(name: str, tmp_path: Path) -> None:
     text, value = OTHER[name]
     file = tmp_path / "gateway.toml"
     file.write_text(f"{name} = {json.dumps(text)}\n")
-    assert getattr(load({}, file), name) == value != getattr(load({}), name)
+    assert getattr(load({}, file), name) == value != getattr(settings(), name)
+
+
+def test_a_variable_wins_over_the_file_and_a_flag_over_both(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "gateway.toml"
+    file.write_text('port = 1\nhost = "localhost"\nstate_dir = "elsewhere"\n')
     monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(file))
-    assert getattr(load({}), name) == value
-    default = Settings.model_fields[name].get_default()
-    if isinstance(default, str | int | float | Path):
-        assert getattr(load({name: default}), name) == getattr(settings(**{name: default}), name) != value
-        monkeypatch.setenv(f"KERNEL_GATEWAY_{name.upper()}", str(default))
-        assert getattr(load({}), name) == getattr(settings(**{name: default}), name)
+    monkeypatch.setenv("KERNEL_GATEWAY_PORT", "2")
+    monkeypatch.setenv("KERNEL_GATEWAY_HOST", "::1")
+    given = load({"port": 3})
+    assert (given.port, given.host, given.state_dir) == (3, "::1", Path("elsewhere"))
+
+
+#: settings that the gateway and the commands that call it both read, each in its own way
+SHARED = sorted({each.name for each in fields(Client)} & Settings.model_fields.keys())
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_commands_find_a_setting_where_the_gateway_finds_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def both(**flags: str) -> tuple[Any, Any]:
+        return getattr(load_client(flags), name), getattr(load(flags), name)
+
+    assert both() == (Settings.model_fields[name].default,) * 2
+    (tmp_path / "a.toml").write_text(f'{name} = "file"\nport = 1\n')
+    monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(tmp_path / "a.toml"))
+    assert both() == (Path("file"),) * 2
+    monkeypatch.setenv(f"KERNEL_GATEWAY_{name.upper()}", "variable")
+    assert both() == (Path("variable"),) * 2
+    assert both(**{name: "flag"}) == (Path("flag"),) * 2
 
 
 def test_a_file_has_tomls_own_types_too(tmp_path: Path) -> None:
@@ -242,13 +264,6 @@ def test_a_switch_needs_no_value(switch: list[str]) -> None:
     add_settings(parser)
     assert settings_from(parser.parse_args([*switch, "--port", "0"])).tls is True
     assert settings_from(parser.parse_args(["--tls", "false"])).tls is False
-
-
-def test_commands_find_the_state_directory_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.toml").write_text('state_dir = "elsewhere"\nport = 1\n')
-    monkeypatch.setenv("KERNEL_GATEWAY_CONFIG", str(tmp_path / "a.toml"))
-    assert load_client({}).state_dir == Path("elsewhere")
-    assert load_client({"state_dir": "given"}).state_dir == Path("given")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field
 
-from kernel_gateway.dialects.native.models import SessionInfo
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.times import moment
@@ -89,7 +88,7 @@ class RollBackHandler(ExistingHandler):
         """Return to a checkpoint."""
         session = self.session(name)
         await session.checkpoints.roll_back(self.body(RollBack).to)
-        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+        self.describe(session)
 
 
 class BranchHandler(ExistingHandler):
@@ -102,4 +101,4 @@ class BranchHandler(ExistingHandler):
         branch = await self.gateway.sandboxes.branch(self.session(name), key, body.from_)
         self.set_status(HTTPStatus.CREATED)
         self.set_header("Location", f"/v1/sessions/{body.as_}")
-        self.finish_json(SessionInfo.of(branch).model_dump(mode="json"))
+        self.describe(branch)

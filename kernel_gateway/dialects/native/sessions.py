@@ -46,13 +46,17 @@ class ExistingHandler(JsonHandler):
         """Return the tenant's session of this name."""
         return self.gateway.registry.get(SessionKey(self.tenant, name))
 
+    def describe(self, session: Session) -> None:
+        """Answer with the description of a session."""
+        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+
 
 class SessionHandler(ExistingHandler):
     """`/v1/sessions/{name}`."""
 
     def get(self, name: str) -> None:
         """Describe the session."""
-        self.finish_json(SessionInfo.of(self.session(name)).model_dump(mode="json"))
+        self.describe(self.session(name))
 
     async def delete(self, name: str) -> None:
         """End the session."""
@@ -78,7 +82,7 @@ class RestartHandler(ExistingHandler):
         """Start a fresh kernel in the same session; files are kept."""
         session = self.session(name)
         await session.restart()
-        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+        self.describe(session)
 
 
 class SleepHandler(ExistingHandler):
@@ -91,7 +95,7 @@ class SleepHandler(ExistingHandler):
             raise NotSupported("this gateway cannot let sessions sleep")
         if session.state is not State.ASLEEP and (reason := await session.fall_asleep()):
             raise CheckpointRefused(f"the session stays awake: {session.sleep_problem or reason}")
-        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+        self.describe(session)
 
 
 class WakeHandler(ExistingHandler):
@@ -101,7 +105,7 @@ class WakeHandler(ExistingHandler):
         """Wake the session's kernel, or start one if there is none."""
         session = self.session(name)
         await session.start()
-        self.finish_json(SessionInfo.of(session).model_dump(mode="json"))
+        self.describe(session)
 
 
 class Complete(Body):

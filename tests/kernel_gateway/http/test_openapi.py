@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -52,8 +54,9 @@ OPERATIONS = [(operation.method, operation.path) for operation in native.OPERATI
 EVENTS = {get_args(kind.model_fields["type"].annotation)[0] for kind in _Event.__subclasses__()}
 
 
+@cache
 def described() -> dict[str, Any]:
-    """Return the description."""
+    """Return the description, which tests do not change."""
     return native.openapi()
 
 
@@ -67,6 +70,7 @@ def implemented(handler: type[RequestHandler]) -> set[str]:
     }
 
 
+@cache
 def serving(path: str) -> tuple[str, type[BaseHandler]]:
     """Return the first route that matches a path of the description."""
     concrete = re.sub(r"{\w+}", "x", path)
@@ -78,7 +82,7 @@ def test_the_description_is_valid() -> None:
 
 
 def test_the_validator_finds_a_missing_field() -> None:
-    broken = described()
+    broken = copy.deepcopy(described())
     del broken["paths"]["/v1/sessions"]["get"]["responses"]["200"]["description"]
     assert list(OpenAPIV31SpecValidator(broken).iter_errors())
 
@@ -127,9 +131,8 @@ def test_each_operation_is_described_in_full(operation: Operation) -> None:
 
 
 def test_bodies_that_clients_send_refuse_unknown_fields() -> None:
-    schemas = described()["components"]["schemas"]
     for name in ("ChangeLimits", "CreateKey", "CreateSession", "Execute", "LimitsBody"):
-        assert schemas[name]["additionalProperties"] is False
+        assert schemas()[name]["additionalProperties"] is False
 
 
 def test_the_description_names_the_header_to_resume_a_stream_and_on_disconnect() -> None:
@@ -195,12 +198,16 @@ def test_the_description_is_served_without_a_key(started: Callable[[str], Gatewa
 
 # -- examples --------------------------------------------------------------------------------------------------
 
-SCHEMAS = described()["components"]["schemas"]
+
+def schemas() -> dict[str, Any]:
+    """Return the models of the description, by name."""
+    models: dict[str, Any] = described()["components"]["schemas"]
+    return models
 
 
 def problems(model: str, value: object) -> list[str]:
     """Return what keeps a value from being as a model of the description says."""
-    validator = OAS31Validator({"$ref": f"#/components/schemas/{model}", "components": {"schemas": SCHEMAS}})
+    validator = OAS31Validator({"$ref": f"#/components/schemas/{model}", "components": {"schemas": schemas()}})
     return [problem.message for problem in validator.iter_errors(value)]
 
 
@@ -218,7 +225,7 @@ def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent |= {CellReplayed, ReplayEnded, ReplayFailed}  # the events of a streamed replay
     assert set(EXAMPLES) == sent
     for model in sent:
-        (example,) = SCHEMAS[model.__name__]["examples"]
+        (example,) = schemas()[model.__name__]["examples"]
         assert (model.__name__, problems(model.__name__, example)) == (model.__name__, [])
     assert problems("SessionInfo", EXAMPLES[SessionInfo] | {"incarnation": "first"}), "control"
 

@@ -10,7 +10,7 @@ from sessions.model.errors import ConnectionFailed
 from sessions.model.kernelspecs import KernelSpec
 
 
-class CellVariables:
+class CellEnvironment:
     """Changes the environment of a session's kernels before and after cells. A kernel runs its requests in order."""
 
     def __init__(self, kernelspec: KernelSpec, own: Mapping[str, str]) -> None:

@@ -7,7 +7,7 @@ from unittest.mock import AsyncMock, Mock
 
 import pytest
 
-from sessions.cells.variables import CellVariables
+from sessions.cells.environment import CellEnvironment
 from tests.fakes import PYTHON
 
 
@@ -16,6 +16,6 @@ async def test_only_a_kernel_that_is_sent_code_for_them_waits_for_interrupts(wit
     kernel = Mock()
     kernel.interrupts.settle = AsyncMock()
     spec = replace(PYTHON, extras=with_cell, setenv="set {json}")
-    await CellVariables(spec, {"A": "own"}).reset(kernel, ["A"])
+    await CellEnvironment(spec, {"A": "own"}).reset(kernel, ["A"])
     times = 0 if with_cell else 1
     assert (kernel.interrupts.settle.await_count, kernel.connection.send.call_count) == (times, times)

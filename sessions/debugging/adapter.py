@@ -32,7 +32,7 @@ TIMEOUT, LOADING_TIMEOUT, ENDING_TIMEOUT = 10.0, 60.0, 2.0
 #: characters of the debugger's own refusal
 REFUSAL_MAX = 500
 #: source of a breakpoint that no code reaches. It stays in the kernel, and tells a later gateway who has attached.
-_MARK = "/kernel-gateway"
+MARK = "/kernel-gateway"
 #: DAP's filters of our words for exceptions. IPython catches what a cell's code does not, so debugpy calls that
 #: exception not uncaught, but unhandled by the user's code.
 _FILTERS = {"raised": "raised", "uncaught": "userUnhandled"}
@@ -57,7 +57,7 @@ class _Info(BaseModel):
     @property
     def ours(self) -> bool:
         """Whether a gateway has started the debugger, and not a client of the Jupyter API."""
-        return self.isStarted and any(one.source == _MARK for one in self.breakpoints)
+        return self.isStarted and any(one.source == MARK for one in self.breakpoints)
 
 
 class _Dumped(BaseModel):
@@ -136,7 +136,7 @@ class Adapter:
         lines = {"linesStartAt1": True, "columnsStartAt1": True}
         await self._send("initialize", client | lines, LOADING_TIMEOUT)
         await self._send("attach", {}, LOADING_TIMEOUT)
-        await self._send("setBreakpoints", {"source": {"path": _MARK}, "breakpoints": [{"line": 1}]})
+        await self._send("setBreakpoints", {"source": {"path": MARK}, "breakpoints": [{"line": 1}]})
         self._path = (await self._ask(_Dumped, "dumpCell", {"code": self._code})).sourcePath
         found = await self.set_breakpoints(plan.breakpoints)
         await self._send("setExceptionBreakpoints", {"filters": [_FILTERS[name] for name in plan.exceptions]})
@@ -157,7 +157,7 @@ class Adapter:
         info = await self._ask(_Info, "debugInfo", {})
         if not info.ours:
             return None
-        await self._stop_nowhere([one.source for one in info.breakpoints if one.source != _MARK])
+        await self._stop_nowhere([one.source for one in info.breakpoints if one.source != MARK])
         return info.stoppedThreads
 
     async def set_breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> list[BreakpointSet]:

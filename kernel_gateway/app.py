@@ -458,13 +458,16 @@ class Service:
     async def drain(self) -> None:
         """Refuse new cells and wait for the running cells.
 
-        Cells of sessions that the next gateway continues with get `SOON` seconds, and then run on without a gateway.
+        Debugged cells are ended at once. Cells of sessions that the next gateway continues with get `SOON` seconds, and
+        then run on without a gateway.
         All others get `drain_timeout` seconds, and are then interrupted.
 
         To stop waiting, a caller may cancel this call and then call `stop`.
         """
         self.journal.close()
         self.readiness.close()
+        for session in self.registry.all():
+            session.debugger.close()
         if self.kept():
             await self.journal.wait_until_idle(min(SOON, self.settings.drain_timeout))
             self._release_cells()

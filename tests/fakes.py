@@ -186,6 +186,17 @@ class KeyboardInterruptedCell(Exception):
 Script = Callable[[Cell], Awaitable[None]]
 
 
+STANDS = Saying("debug_event", {"event": "stopped", "body": {"threadId": 1, "reason": "breakpoint"}})
+
+
+async def stands(cell: Cell) -> None:
+    """Stop at a breakpoint until an interrupt, as debugpy does."""
+    cell.says(busy(), started(cell.code), STANDS)
+    with contextlib.suppress(KeyboardInterruptedCell):
+        await cell.is_interrupted()
+    cell.ends("error", ename="KeyboardInterrupt")
+
+
 async def python(cell: Cell) -> None:
     """Behave like a Python kernel, as far as tests of the gateway need it."""
     cell.kernel.count += 1
@@ -248,9 +259,8 @@ SOON = 0.03
 MEMORY = 64 * 1024**2
 
 
-#: what the debugger of a fake kernel answers, by command
+#: what the debugger of a fake kernel answers, by command; `FakeKernel.debug_info` answers `debugInfo`
 DEBUGGER: Json = {
-    "debugInfo": {"isStarted": False},
     "dumpCell": {"sourcePath": "/tmp/ipykernel_1/1.py"},
     "setBreakpoints": {"breakpoints": []},
     "stackTrace": {"stackFrames": [{"id": 7, "name": "f", "line": 1, "source": {"path": "/tmp/ipykernel_1/1.py"}}]},
@@ -301,6 +311,10 @@ class FakeKernel:
         self.taken: list[str] = []
         #: modules that it was asked to import ahead of need
         self.preloaded: list[str] = []
+        #: breakpoints by their source; None: no debugger is attached
+        self.breakpoints: dict[str, Any] | None = None
+        #: whether the debugger has stopped the cell
+        self.stands = False
         #: directory that a lease gave it
         self.cwd = ""
         #: code of all cells that it has run
@@ -391,9 +405,22 @@ class FakeKernel:
         kind = message["msg_type"].replace("request", "reply")
         content: Json = {"status": "ok"}
         if kind == "debug_reply":
-            body = DEBUGGER.get(message["content"]["command"], {})
-            content = {"success": True, "body": body}
+            content = {"success": True, "body": self._debug(message["content"])}
         self.send("control", Saying(kind, content), message, identity)
+
+    def _debug(self, request: Json) -> Json:
+        match request["command"]:
+            case "initialize":
+                self.breakpoints = {}
+            case "setBreakpoints" if self.breakpoints is not None:
+                self.breakpoints[request["arguments"]["source"]["path"]] = request["arguments"]["breakpoints"]
+            case "disconnect":
+                self.breakpoints, self.stands = None, False
+            case "debugInfo":
+                told = [{"source": source, "breakpoints": those} for source, those in (self.breakpoints or {}).items()]
+                threads = [1] if self.stands else []
+                return {"isStarted": self.breakpoints is not None, "breakpoints": told, "stoppedThreads": threads}
+        return dict(DEBUGGER.get(request["command"], {}))
 
     def send(self, channel: str, saying: Saying, parent: Json | None, identity: bytes) -> None:
         """Send one message, signed."""
@@ -402,6 +429,7 @@ class FakeKernel:
 
     def publish(self, saying: Saying, parent: Json | None) -> None:
         """Publish one message on iopub."""
+        self.stands = self.stands or saying.content.get("event") == "stopped"
         self.send("iopub", saying, parent, b"topic")
 
     def send_raw(self, channel: str, frames: list[bytes]) -> None:

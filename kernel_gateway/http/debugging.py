@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from kernel_gateway.http.request_body import Body
-from sessions.debugging.debugger import valid_plan
+from sessions.debugging.debugger import ANSWER_WITHIN, valid_plan
 from sessions.debugging.model import DebugState, Seen
 from sessions.model.errors import InvalidRequest
-from sessions.model.values import Breakpoint, ExecuteRequest
+from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
 from sessions.session.session import Session
 
 #: maximum breakpoints of a cell, and characters of a condition or an expression
@@ -37,7 +37,33 @@ class BreakpointBody(Body):
         return Breakpoint(self.line, self.condition, self.hitCondition, self.logMessage)
 
 
-class DebugCommand(Body):
+class DebugBody(Body):
+    """Where a cell stops that runs under the debugger."""
+
+    breakpoints: list[BreakpointBody] = Field(
+        default_factory=list, max_length=BREAKPOINTS_MAX, description="lines of the code; setBreakpoints replaces all"
+    )
+    exceptions: list[Literal["raised", "uncaught"]] = Field(
+        default_factory=list,
+        max_length=2,
+        description="stop where an exception is `raised` at all, or where one leaves the cell's code `uncaught`",
+    )
+
+    def plan(self, code: str) -> DebugPlan:
+        """Return it for the domain.
+
+        Raises:
+            InvalidRequest: when a breakpoint is not in the code.
+        """
+        return valid_plan(self.places, tuple(self.exceptions), code)
+
+    @property
+    def places(self) -> tuple[Breakpoint, ...]:
+        """The breakpoints for the domain."""
+        return tuple(one.breakpoint() for one in self.breakpoints)
+
+
+class DebugCommand(DebugBody):
     """A command for the debugger."""
 
     command: Literal[
@@ -59,15 +85,6 @@ class DebugCommand(Body):
         "or else at the exception that has ended the last one (post mortem); terminate: end it, the variables stay"
     )
     code: str | None = Field(None, max_length=CODE_MAX, description="of launch: the cell to run")
-    breakpoints: list[BreakpointBody] = Field(
-        default_factory=list, max_length=BREAKPOINTS_MAX, description="of launch and setBreakpoints, which replaces all"
-    )
-    exceptions: list[Literal["raised", "uncaught"]] = Field(
-        default_factory=list,
-        max_length=2,
-        description="of launch: stop where an exception is `raised` at all, or where one leaves the cell's code "
-        "`uncaught`",
-    )
     timeout: float | None = Field(
         None, gt=0, allow_inf_nan=False, description="of launch: seconds the cell may run, without those that it stands"
     )
@@ -75,11 +92,12 @@ class DebugCommand(Body):
         0, ge=0, le=1000, description="of variables and evaluate: number of the frame, 0 for the innermost"
     )
     expression: _Expression | None = Field(None, description="of evaluate; statements are run, too")
-
-    @property
-    def places(self) -> tuple[Breakpoint, ...]:
-        """The breakpoints for the domain."""
-        return tuple(one.breakpoint() for one in self.breakpoints)
+    within: float = Field(
+        ANSWER_WITHIN,
+        ge=0,
+        le=ANSWER_WITHIN,
+        description="seconds to wait for the next stop, or for the end after terminate; then the state is `running`",
+    )
 
 
 async def obey(session: Session, asked: DebugCommand, timeout: float) -> Seen:  # noqa: ASYNC109 - the cell's, not ours
@@ -97,8 +115,8 @@ async def obey(session: Session, asked: DebugCommand, timeout: float) -> Seen:  
     debugger, expression = session.debugger, _needed(asked)
     match asked.command:
         case "launch":
-            plan = valid_plan(asked.places, tuple(asked.exceptions), expression)
-            seen = debugger.launch(ExecuteRequest(expression, timeout=timeout, debug=plan))
+            request = ExecuteRequest(expression, timeout=timeout, debug=asked.plan(expression))
+            seen = debugger.launch(request, asked.within)
         case "evaluate" if debugger.active:
             seen = debugger.evaluate(expression, asked.frameId)
         case "evaluate":
@@ -108,13 +126,13 @@ async def obey(session: Session, asked: DebugCommand, timeout: float) -> Seen:  
         case "setBreakpoints":
             seen = debugger.set_breakpoints(asked.places)
         case "pause":
-            seen = debugger.pause()
+            seen = debugger.pause(asked.within)
         case "wait":
-            seen = debugger.wait()
+            seen = debugger.wait(asked.within)
         case "terminate":
-            seen = debugger.terminate()
+            seen = debugger.terminate(asked.within)
         case "next" | "stepIn" | "stepOut" | "continue":
-            seen = debugger.move(asked.command)
+            seen = debugger.move(asked.command, asked.within)
     return await seen
 
 

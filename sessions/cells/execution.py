@@ -38,6 +38,8 @@ PROMPTS_MAX = 1_000_000
 PROMPT_MAX = 10_000
 #: bytes of events that may wait for a cell's client, in addition to the cell's limit of output
 UNREAD_BYTES = 1024**2
+#: events that a slow client gets in any case
+_ALWAYS = {"started", "input_request", "tool_call", "stopped", "continued"}
 #: bytes that a waiting event takes in memory in addition to its output
 EVENT_BYTES = 800
 
@@ -78,7 +80,7 @@ class UnreadEvents:
         """Yield the events that no later event replaces, the last event first, as many as fit."""
         left = self._most
         updated: set[str] = set()
-        shown = cleared = False
+        shown = cleared = moved = False
         for event, size in reversed(self._events):
             match event["type"]:
                 case "output" | "clear_output" if cleared:
@@ -91,8 +93,12 @@ class UnreadEvents:
                     if event["display_id"] in updated:
                         continue
                     updated.add(event["display_id"])
+                case "stopped" | "continued" if moved:
+                    continue
+                case "stopped" | "continued":
+                    moved = True
             left -= size
-            if left >= 0 or event["type"] in {"started", "input_request", "tool_call"}:
+            if left >= 0 or event["type"] in _ALWAYS:
                 yield event, size
             else:
                 self.gap = True
@@ -222,6 +228,11 @@ class Execution(Cell):
         """Return whether a message is the display with the request's `answer_mime`. That display is no output."""
         data, mime = message.content.get("data"), self.request.answer_mime
         return mime is not None and message.type == "display_data" and isinstance(data, dict) and mime in data
+
+    def tell(self, event: Event) -> None:
+        """Tell the client that the cell stands at a breakpoint, or goes on."""
+        if self.status is None:
+            self._emit(event)
 
     def _emit(self, event: Event, size: int = 0) -> None:
         self._unread.append(event, size)

@@ -68,6 +68,7 @@ class Run:
                 are kept.
             asked_at: present time in seconds since 1970.
         """
+        self.key = key
         self.id = _id_of(key)
         self.digest = _digest(request)
         self.asked_at = asked_at

@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from sessions.debugging.model import (
     FRAMES_MAX,
+    THIS_CELL,
     VARIABLES_MAX,
     BreakpointSet,
     Frame,
@@ -25,10 +26,13 @@ from sessions.kernels.kernel import Kernel
 from sessions.model.errors import ConnectionFailed, DebugRefused
 from sessions.model.values import Breakpoint, DebugPlan
 
-#: seconds within which the debugger answers, within which it is loaded, and within which it lets a cell end
+#: seconds within which the debugger answers, within which it is loaded, and within which it lets a cell end: if it does
+#: not, `attach` detaches it
 TIMEOUT, LOADING_TIMEOUT, ENDING_TIMEOUT = 10.0, 60.0, 2.0
 #: characters of the debugger's own refusal
 REFUSAL_MAX = 500
+#: source of a breakpoint that no code reaches. It stays in the kernel, and tells a later gateway who has attached.
+MARK = "/kernel-gateway"
 #: DAP's filters of our words for exceptions. IPython catches what a cell's code does not, so debugpy calls that
 #: exception not uncaught, but unhandled by the user's code.
 _FILTERS = {"raised": "raised", "uncaught": "userUnhandled"}
@@ -41,8 +45,19 @@ class _Source(BaseModel):
     path: Name = ""
 
 
+class _Marked(BaseModel):
+    source: Name
+
+
 class _Info(BaseModel):
     isStarted: bool  # noqa: N815 - Jupyter's name
+    breakpoints: list[_Marked] = Field(default_factory=list, max_length=100)
+    stoppedThreads: list[int] = Field(default_factory=list, max_length=1000)  # noqa: N815 - Jupyter's name
+
+    @property
+    def ours(self) -> bool:
+        """Whether a gateway has started the debugger, and not a client of the Jupyter API."""
+        return self.isStarted and any(one.source == MARK for one in self.breakpoints)
 
 
 class _Dumped(BaseModel):
@@ -112,12 +127,16 @@ class Adapter:
             DebugRefused: when another client debugs in this kernel, or there is no debugger.
             ConnectionFailed: when the kernel gives no valid answer.
         """
-        if (await self._ask(_Info, "debugInfo", {}, LOADING_TIMEOUT)).isStarted:
+        info = await self._ask(_Info, "debugInfo", {}, LOADING_TIMEOUT)
+        if info.ours:
+            await self.detach()  # it did not answer in time after an earlier cell
+        elif info.isStarted:
             raise DebugRefused("another client, over the Jupyter API, debugs in this session")
         client = {"clientID": "kernel-gateway", "adapterID": "", "pathFormat": "path"}
         lines = {"linesStartAt1": True, "columnsStartAt1": True}
         await self._send("initialize", client | lines, LOADING_TIMEOUT)
         await self._send("attach", {}, LOADING_TIMEOUT)
+        await self._send("setBreakpoints", {"source": {"path": MARK}, "breakpoints": [{"line": 1}]})
         self._path = (await self._ask(_Dumped, "dumpCell", {"code": self._code})).sourcePath
         found = await self.set_breakpoints(plan.breakpoints)
         await self._send("setExceptionBreakpoints", {"filters": [_FILTERS[name] for name in plan.exceptions]})
@@ -125,6 +144,21 @@ class Adapter:
         silent = {"silent": True, "store_history": False, "allow_stdin": False}
         self.kernel.connection.send("shell", "execute_request", {"code": _TRACE} | silent)
         return found
+
+    async def left_behind(self) -> list[int] | None:
+        """Return the threads that stand where an earlier gateway's debugger has stopped them. Nothing else stops there.
+
+        Returns:
+            None when no gateway has attached a debugger to this kernel.
+
+        Raises:
+            SessionError: when the debugger does not answer.
+        """
+        info = await self._ask(_Info, "debugInfo", {})
+        if not info.ours:
+            return None
+        await self._stop_nowhere([one.source for one in info.breakpoints if one.source != MARK])
+        return info.stoppedThreads
 
     async def set_breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> list[BreakpointSet]:
         """Replace the breakpoints of the cell."""
@@ -135,8 +169,12 @@ class Adapter:
 
     async def stop_nowhere(self) -> None:
         """Forget all breakpoints. Else an interrupt of the cell may stop it again, at the interrupt's own exception."""
+        await self._stop_nowhere([self._path])
+
+    async def _stop_nowhere(self, paths: list[str]) -> None:
         await self._send("setExceptionBreakpoints", {"filters": []}, ENDING_TIMEOUT)
-        await self._send("setBreakpoints", {"source": {"path": self._path}, "breakpoints": []}, ENDING_TIMEOUT)
+        for path in paths:
+            await self._send("setBreakpoints", {"source": {"path": path}, "breakpoints": []}, ENDING_TIMEOUT)
 
     async def move(self, command: str, thread: int) -> None:
         """Send `next`, `stepIn`, `stepOut`, `continue` or `pause`."""
@@ -152,7 +190,7 @@ class Adapter:
         own = frame.source.path == self._path
         text = self._lines[frame.line - 1].strip() if own and 0 < frame.line <= len(self._lines) else ""
         other = "another cell" if "/ipykernel_" in frame.source.path else frame.source.path
-        return Frame(frameId=number, name=frame.name, line=frame.line, source="this cell" if own else other, text=text)
+        return Frame(frameId=number, name=frame.name, line=frame.line, source=THIS_CELL if own else other, text=text)
 
     async def variables(self, frame: int) -> list[FrameVariable]:
         """Return the local variables of a frame that `frames` has returned."""
@@ -175,7 +213,7 @@ class Adapter:
 
     async def detach(self) -> None:
         """Detach the debugger, so that no later cell stops."""
-        await self._send("disconnect", {"restart": False, "terminateDebuggee": False})
+        await self._send("disconnect", {"restart": False, "terminateDebuggee": False}, ENDING_TIMEOUT)
 
     def _id_of(self, frame: int) -> int:
         if frame >= len(self._frames):

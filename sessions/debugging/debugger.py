@@ -9,15 +9,17 @@ is the debugger's answer to a request, and no event renews the time.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Run
 from sessions.debugging.adapter import Adapter
-from sessions.debugging.model import BreakpointSet, DebugState, FrameVariable, Seen, Stop
+from sessions.debugging.model import THIS_CELL, BreakpointSet, DebugState, Frame, FrameVariable, Seen, Stop
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import (
@@ -27,6 +29,7 @@ from sessions.model.errors import (
     InvalidRequest,
     KernelDied,
     SessionError,
+    ShuttingDown,
 )
 from sessions.model.kernelspecs import KernelSpec
 from sessions.model.tasks import set_within, spawn
@@ -34,7 +37,7 @@ from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
 
 #: seconds after a client's last command in which a stopped cell is ended, and the longest time of a debugged cell
 ACT_WITHIN, LONGEST = 180.0, 3600.0
-#: seconds that a command waits for the next stop before it answers that the cell runs
+#: most seconds that a command waits for the next stop before it answers that the cell runs
 ANSWER_WITHIN = 10.0
 #: log points that wait for the next answer, and characters of each
 LOG_MAX, LOG_TEXT_MAX = 100, 500
@@ -124,27 +127,66 @@ class Debugger:
 
     def _stopped(self, stop: Stop) -> None:
         self._stop = stop
-        if (execution := self._execution) is not None:
+        if (execution := self._execution) is not None and self._adapter is not None:
             execution.hold_deadline()
-        self._news.set()
+            spawn(self._tell(self._adapter, execution, stop), "look at a stopped cell")
+
+    async def _tell(self, adapter: Adapter, execution: Execution, stop: Stop) -> None:
+        """Tell whoever reads the cell's events where it stands, as the debugger answers."""
+        frames: list[Frame] = []
+        with suppress(SessionError):
+            frames = await adapter.frames(stop.thread)
+        if self._stop is stop:
+            own = (frame.line for frame in frames if frame.source == THIS_CELL)
+            execution.tell(
+                {
+                    "type": "stopped",
+                    "reason": stop.reason,
+                    "description": stop.description or None,
+                    "line": next(own, None),
+                    "frame": frames[0].model_dump() if frames else None,
+                }
+            )
+            self._news.set()
 
     @property
     def _execution(self) -> Execution | None:
         return None if self._run is None else self._run.execution
 
+    @asynccontextmanager
+    async def taking_over(self, kernel: Kernel) -> AsyncIterator[bool]:
+        """Yield whether a cell stands at a breakpoint of an earlier gateway, whose breakpoints are all taken away.
+
+        The caller ends the cell within the `with` block. At its end the earlier gateway's debugger is detached.
+        """
+        adapter, threads = Adapter(kernel, ""), None
+        with suppress(SessionError):  # the kernel does not answer: it has another problem
+            threads = await adapter.left_behind() if self._kernelspec.debugger else None
+        yield bool(threads)
+        if threads is not None and kernel.alive:
+            with suppress(SessionError):  # then the next debugged cell detaches it
+                await adapter.detach()
+
     # -- what clients do --------------------------------------------------------------------------------------
 
-    async def launch(self, request: ExecuteRequest) -> Seen:
-        """Run a cell under the debugger, until it stops or ends.
+    async def begin(self, request: ExecuteRequest) -> ExecuteRequest:
+        """Run a cell under the debugger when its turn comes. A client that returns to the debugged cell begins nothing.
+
+        Returns:
+            the request with the idempotency key that the cell has.
 
         Raises:
             DebuggerUnavailable: when the language has no debugger.
-            DebugRefused: when a cell is debugged already, or the debugger refuses.
-            SessionError: when the cell was not run.
+            DebugRefused: when another cell is debugged already.
+            SessionError: when the cell is refused.
         """
         self.require()
+        key = request.idempotency_key or secrets.token_hex(16)
+        request = replace(request, idempotency_key=key)
         async with self._acting:
-            if self.active:
+            if self._run is not None and self.active:
+                if self._run.key == key:
+                    return request
                 raise DebugRefused("a cell is debugged already: end it, or go on with it")
             self._stop, self._breakpoints = None, []
             self._log.clear()
@@ -153,10 +195,19 @@ class Debugger:
             self._began = asyncio.get_running_loop().time()
             self._act()
             run.task.add_done_callback(lambda _: self._ended(run))
-            return await self._await_stop()
+        return request
 
-    async def move(self, command: str) -> Seen:
-        """Go on until the next stop: `next`, `stepIn`, `stepOut` or `continue`.
+    async def launch(self, request: ExecuteRequest, within: float = ANSWER_WITHIN) -> Seen:
+        """Run a cell under the debugger, and wait for `within` seconds until it stops or ends.
+
+        Raises:
+            SessionError: as in `begin`, or when the debugger refuses.
+        """
+        await self.begin(request)
+        return await self._await_stop(within)
+
+    async def move(self, command: str, within: float = ANSWER_WITHIN) -> Seen:
+        """Go on (`next`, `stepIn`, `stepOut` or `continue`), and wait for `within` seconds for the next stop.
 
         Raises:
             DebugRefused: when no cell is stopped.
@@ -166,26 +217,30 @@ class Debugger:
             adapter, stop = self._stopped_cell()
             self._news.clear()
             self._stop = None
+            self._act()
             if (execution := self._execution) is not None:
                 execution.resume_deadline()
-            self._act()
-            await adapter.move(command, stop.thread)
-            return await self._await_stop()
+                execution.tell({"type": "continued"})
+            try:
+                await adapter.move(command, stop.thread)
+            except DebugRefused:  # the cell stands where it stood
+                self._stopped(stop)
+                raise
+        return await self._await_stop(within)
 
-    async def wait(self) -> Seen:
-        """Wait for a while until a running cell stops or ends."""
-        async with self._acting:
-            self._act()
-            return await self._await_stop()
+    async def wait(self, within: float = ANSWER_WITHIN) -> Seen:
+        """Wait for `within` seconds until a running cell stops or ends."""
+        self._act()
+        return await self._await_stop(within)
 
-    async def pause(self) -> Seen:
+    async def pause(self, within: float = ANSWER_WITHIN) -> Seen:
         """Stop a running cell where it is."""
         async with self._acting:
             if self._adapter is None or self._stop is not None:
                 raise DebugRefused("no debugged cell runs")
             self._act()
             await self._adapter.move("pause", 1)
-            return await self._await_stop()
+        return await self._await_stop(within)
 
     async def look(self, frame: int = 0) -> Seen:
         """Return what there is to see now, with the variables of a frame if the cell is stopped."""
@@ -216,8 +271,8 @@ class Debugger:
             self._breakpoints = await self._adapter.set_breakpoints(breakpoints)
             return self._of_run(DebugState.RUNNING if self._stop is None else DebugState.STOPPED)
 
-    async def terminate(self) -> Seen:
-        """End the debugged cell like an interrupt does; the variables stay.
+    async def terminate(self, within: float = ANSWER_WITHIN) -> Seen:
+        """End the debugged cell like an interrupt does, and wait for its end for `within` seconds; the variables stay.
 
         Raises:
             DebugRefused: when no cell is debugged.
@@ -226,7 +281,7 @@ class Debugger:
         if run is None or run.task.done():
             raise DebugRefused("no cell is debugged")
         await self._interrupt(run)
-        await asyncio.wait({run.task}, timeout=ANSWER_WITHIN)
+        await asyncio.wait({run.task}, timeout=within)
         return self._of_run(DebugState.RUNNING if self.active else DebugState.ENDED)
 
     def leave(self) -> None:
@@ -234,12 +289,22 @@ class Debugger:
         if self._run is not None and self.active:
             spawn(self._interrupt(self._run), "end of a debugged cell")
 
-    async def _interrupt(self, run: Run) -> None:
+    def close(self) -> None:
+        """End the debugged cell, because the gateway is ending, and nobody could go on with the cell."""
+        if self._run is not None and self.active:
+            why = "the gateway is shutting down, and the debugged cell was ended; the variables stay"
+            spawn(self._interrupt(self._run, ShuttingDown(why)), "end of a debugged cell")
+
+    async def _interrupt(self, run: Run, why: SessionError | None = None) -> None:
+        """Interrupt a debugged cell. `why` becomes its error."""
         if self._adapter is not None:
             with suppress(SessionError):  # the cell is interrupted whatever the debugger says
                 await self._adapter.stop_nowhere()
         self._resume()
-        run.interrupt()
+        if why is not None and run.execution is not None:
+            run.execution.stop(why, KernelDied())
+        else:
+            run.interrupt()
 
     def _resume(self) -> None:
         if (execution := self._execution) is not None:
@@ -252,9 +317,10 @@ class Debugger:
             raise DebugRefused("no cell is stopped" + (": the debugged one runs" if self.active else ""))
         return self._adapter, self._stop
 
-    async def _await_stop(self) -> Seen:
-        await set_within(self._news, ANSWER_WITHIN)
-        return await self._seen(0)
+    async def _await_stop(self, within: float) -> Seen:
+        await set_within(self._news, within)
+        async with self._acting:
+            return await self._seen(0)
 
     async def _seen(self, frame: int) -> Seen:
         if self._run is None:

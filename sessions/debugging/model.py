@@ -14,6 +14,8 @@ from sessions.model.errors import SessionError
 NAME_MAX, VALUE_MAX = 200, 2000
 #: maximum frames, and variables of a frame
 FRAMES_MAX, VARIABLES_MAX = 50, 200
+#: source of the frames in the debugged cell's own code
+THIS_CELL = "this cell"
 
 
 class DebugState(StrEnum):

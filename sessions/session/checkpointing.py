@@ -14,6 +14,7 @@ from sessions.backends.base import Launch
 from sessions.cells.timeline import Timeline
 from sessions.channels.hub import ChannelHub
 from sessions.checkpoints.kept import Fingerprint, Taken
+from sessions.debugging.debugger import Debugger
 from sessions.kernels.kernel import Kernel
 from sessions.model.checkpoint import Checkpoint, CheckpointMode, InUse, NoRoom, SleepFailed, SleepImage
 from sessions.model.errors import CheckpointRefused, InvalidRequest
@@ -38,7 +39,14 @@ class Checkpointing:
     """Takes the checkpoints of one session, returns to them, and starts branches from them."""
 
     def __init__(
-        self, slot: KernelSlot, turn: Turn, channels: ChannelHub, services: SessionServices, timeline: Timeline
+        self,
+        slot: KernelSlot,
+        turn: Turn,
+        channels: ChannelHub,
+        services: SessionServices,
+        *,
+        debugger: Debugger,
+        timeline: Timeline,
     ) -> None:
         """Take no checkpoint yet.
 
@@ -47,6 +55,7 @@ class Checkpointing:
             turn: gives the kernel to one user at a time.
             channels: the session's channel clients.
             services: services that sessions share.
+            debugger: the session's debugger. While it debugs a cell, a client that waits would perhaps wait for itself.
             timeline: remembers which cells each checkpoint comes after.
         """
         self._slot = slot
@@ -54,6 +63,7 @@ class Checkpointing:
         self._turn = turn
         self._channels = channels
         self._services = services
+        self._debugger = debugger
         self._timeline = timeline
         #: whether a checkpoint is taken before each cell, and not only when a client asks for one
         self._automatic = slot.identity.spec.checkpoints is CheckpointMode.AUTO
@@ -89,6 +99,7 @@ class Checkpointing:
             CheckpointRefused: when no checkpoint could be taken.
             SessionError: when the session was ended, or no kernel could be started.
         """
+        self._refuse_while_debugging()
         taken = self._turn.between_cells(partial(self._take, name))
         return await asyncio.shield(spawn(taken, f"checkpoint of {self._slot.key}"))
 
@@ -138,8 +149,13 @@ class Checkpointing:
         if self._slot.identity.spec.network is Network.ALLOWLIST:
             raise CheckpointRefused("a session with a network cannot be branched: its way out is for one session only")
         if name is None:
+            self._refuse_while_debugging()
             return self._begin_now
         return partial(self._kept.restore, self.find(name))
+
+    def _refuse_while_debugging(self) -> None:
+        if self._debugger.active:
+            raise _refused("a cell is being debugged; go on with it or end it")
 
     async def _begin_now(self, launch: Launch) -> Kernel:
         """Start a kernel from a temporary checkpoint, which is deleted afterwards."""

@@ -27,6 +27,8 @@ from sessions.session.services import SessionServices
 from sessions.session.states import State
 from sessions.session.turn import Turn
 
+#: what the next reply says of a cell that stood at a breakpoint when the gateway was killed
+STOOD = "the cell stood at a breakpoint and was interrupted"
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
 
@@ -338,7 +340,11 @@ class Executions:
         """Wait for the end of the cell that the kernel may be running."""
         async with turn:
             try:
-                await orphan.end(self._slot.identity.spec.max_execute_timeout)
+                async with self._debugger.taking_over(orphan.kernel) as stands:
+                    if stands:  # nobody could go on with it
+                        self._slot.announce(self._slot.notice.change, f"{self._slot.notice.reason}; {STOOD}")
+                        spawn(orphan.interrupt(), "interrupt")
+                    await orphan.end(self._slot.identity.spec.max_execute_timeout)
             finally:
                 self._orphan = None
                 self._activity.touch()

@@ -77,11 +77,13 @@ class Session(Owner):
             Unread(services.unread, identity.key.tenant),
         )
         turn = Turn(self._activity, self.channels.quiet)
-        #: the session's checkpoints
-        timeline = Timeline()
-        self.checkpoints = Checkpointing(self._slot, turn, self.channels, services, timeline)
         #: debugs one of its cells at a time
         self.debugger = Debugger(identity.kernelspec, self.submit)
+        #: the session's checkpoints
+        timeline = Timeline()
+        self.checkpoints = Checkpointing(
+            self._slot, turn, self.channels, services, debugger=self.debugger, timeline=timeline
+        )
         self._executions = Executions(
             self._slot, turn, self.checkpoints, self._activity, services, debugger=self.debugger, timeline=timeline
         )
@@ -337,7 +339,8 @@ class Session(Owner):
     async def execute(self, request: ExecuteRequest, seen: int | None = None) -> AsyncIterator[Running]:
         """Run a cell when its turn comes. If the context ends early, the cell is interrupted and the variables stay.
 
-        A request with an idempotency key runs once, to its end. A client that sends the key again gets its events.
+        A request with an idempotency key runs once, to its end. A client that sends the key again gets its events. A
+        debugged cell always has a key.
 
         Args:
             request: cell to run.
@@ -350,6 +353,8 @@ class Session(Owner):
             SessionError: when the session was ended, no kernel could be started, or a quota is used up.
         """
         self._admit(request)
+        if request.debug is not None and seen is None:
+            request = await self.debugger.begin(request)
         async with self._executions.run(request, seen) as running:
             yield running
 
@@ -404,7 +409,6 @@ class Session(Owner):
 
         A client that waits for such a cell gets `CellRunsOn`. Cells that wait for their turn get `ShuttingDown`.
         """
-        self.debugger.leave()
         self.channels.release_cells()
         self._executions.release()
 

@@ -27,7 +27,7 @@ from kernel_gateway.state_dir import AlreadyRunning, lock
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey, Status
 from sessions.store.audit import Audit
-from tests.fakes import FakeBackend, run, until
+from tests.fakes import FakeBackend, run, stands, until
 
 #: steps of `stop` before the state directory is free, as attributes of the service
 STEPS = [
@@ -271,6 +271,22 @@ async def test_the_last_event_of_a_stream_says_that_its_cell_runs_on(stopping: S
     last = json.loads(answer.body.strip().splitlines()[-1].removeprefix(b"data: "))
     Event.model_validate(last)
     assert (answer.code, last["type"], last["error"]["code"]) == (200, "error", "SB048")
+
+
+async def test_a_debugged_cell_is_ended_and_its_client_is_told_why(stopping: Stopping) -> None:
+    stopping.backend.on(SLEEP, stands)
+    launched = await stopping.posts("/v1/sessions/s/debug", command="launch", code=SLEEP)
+    seen = json.loads(launched.body)
+    assert seen["state"] == "stopped"
+    await stopping.service.drain()
+    session = stopping.service.registry.get(SessionKey("local", "s"))
+    ended = session.runs.find(seen["execution"]).end
+    assert ended is not None
+    assert ended.result is not None
+    assert ended.result.error is not None
+    assert (ended.result.status, ended.result.error.code) == (Status.INTERRUPTED, "SB028")
+    assert "the variables stay" in ended.result.error.message
+    assert (len(stopping.interrupts), stopping.backend.kernel.breakpoints) == (1, None)
 
 
 async def test_a_cell_that_ends_soon_gets_its_answer(stopping: Stopping, monkeypatch: pytest.MonkeyPatch) -> None:

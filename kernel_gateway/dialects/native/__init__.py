@@ -64,7 +64,7 @@ _STREAMED = {
     "application/x-ndjson": {"schema": ref(Event), "x-form": "one event per line"},
     "text/event-stream": {"schema": ref(Event), "x-form": "server-sent events; `data` is an event, `id` its number"},
 }
-_FRAMES = (stream.CodeFrame, stream.InputFrame, ToolAnswer, stream.InterruptFrame)
+_FRAMES = (stream.CodeFrame, stream.InputFrame, ToolAnswer, stream.DebugFrame, stream.InterruptFrame)
 
 
 class OpenApiHandler(BaseHandler):

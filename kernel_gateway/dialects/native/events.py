@@ -9,7 +9,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, RootModel
 
+from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.models import ErrorDetail, Result
+from sessions.debugging.model import Frame
 
 
 class _Event(BaseModel):
@@ -68,6 +70,28 @@ class ToolCallEvent(_Event):
     arguments: dict[str, Any]
 
 
+class StoppedEvent(_Event):
+    """A debugged cell stands: at a breakpoint, after a step, at an exception, or because it was paused."""
+
+    type: Literal["stopped"]
+    reason: str = Field(description="DAP's reason: breakpoint, step, exception, pause")
+    description: str | None = Field(description="name and text of the exception")
+    line: int | None = Field(description="line of the cell's code; null: no frame of the cell's code is known")
+    frame: Frame | None = Field(description="the innermost frame; null: the debugger has not told it")
+
+
+class ContinuedEvent(_Event):
+    """A debugged cell goes on."""
+
+    type: Literal["continued"]
+
+
+class DebugEvent(_Event, DebugInfo):
+    """The answer to a command for the debugger; on a WebSocket, with the `id` of the command's frame."""
+
+    type: Literal["debug"]
+
+
 class ErrorEvent(_Event):
     """A WebSocket's frame was refused, or its cell could not be run; or a cell runs on while the gateway restarts."""
 
@@ -91,6 +115,9 @@ class Event(
             | ClearEvent
             | InputEvent
             | ToolCallEvent
+            | StoppedEvent
+            | ContinuedEvent
+            | DebugEvent
             | ErrorEvent
             | ResultEvent,
             Field(discriminator="type"),

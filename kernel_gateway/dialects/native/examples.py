@@ -19,11 +19,14 @@ from kernel_gateway.dialects.native.checkpoints import (
 from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.events import (
     ClearEvent,
+    ContinuedEvent,
+    DebugEvent,
     ErrorEvent,
     InputEvent,
     OutputEvent,
     ResultEvent,
     StartedEvent,
+    StoppedEvent,
     ToolCallEvent,
     UpdateEvent,
 )
@@ -43,7 +46,7 @@ from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tena
 from kernel_gateway.dialects.native.ports import LinkInfo, NewLink
 from kernel_gateway.dialects.native.replay import AskReplay, CellReplayed, ReplayEnded, ReplayFailed, ReplayReport
 from kernel_gateway.dialects.native.sessions import Complete
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, DebugFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.tenant_limits import ChangeLimits, TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
 from kernel_gateway.dialects.native.tools import ToolAnswer
@@ -55,6 +58,7 @@ from sessions.model.errors import SessionNotFound
 
 _ID = "8c1f52d09a7b4e0f8c1f52d09a7b4e0f"
 _TIME = "2026-11-25T09:30:00Z"
+_FRAME = {"frameId": 0, "name": "<module>", "line": 2, "source": "this cell", "text": "x / 0"}
 _LANGUAGE = {
     "name": "python",
     "display_name": "Python 3",
@@ -101,6 +105,18 @@ _BY_ID = {
     "status": "done",
     "created_at": _TIME,
     "result": _ENDED,
+    "error": None,
+}
+_DEBUG = {
+    "state": "stopped",
+    "reason": "breakpoint",
+    "description": None,
+    "execution": _BY_ID["id"],
+    "frames": [_FRAME],
+    "variables": [{"name": "x", "value": "1", "type": "int"}],
+    "value": None,
+    "breakpoints": [{"line": 2, "verified": True, "message": ""}],
+    "log": [],
     "error": None,
 }
 _ERROR = {
@@ -235,18 +251,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         VariableDetail: _VARIABLE
         | {"columns": [{"name": "city", "type": "str"}, {"name": "sales", "type": "int64"}], "rows": [["Oslo", "120"]]},
         DebugCommand: {"command": "launch", "code": "x = 1\nx / 0", "breakpoints": [{"line": 2, "condition": "x > 0"}]},
-        DebugInfo: {
-            "state": "stopped",
-            "reason": "breakpoint",
-            "description": None,
-            "execution": _BY_ID["id"],
-            "frames": [{"frameId": 0, "name": "<module>", "line": 2, "source": "this cell", "text": "x / 0"}],
-            "variables": [{"name": "x", "value": "1", "type": "int"}],
-            "value": None,
-            "breakpoints": [{"line": 2, "verified": True, "message": ""}],
-            "log": [],
-            "error": None,
-        },
+        DebugInfo: _DEBUG,
         AskReplay: {"from": "report", "as": "report-2", "seed": 7},
         CellReplayed: _REPLAYED,
         ReplayEnded: _REPLAY,
@@ -262,6 +267,7 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
         InputFrame: {"input": "Ada"},
         Answer: {"input": "Ada", "question": 2},
         ToolAnswer: {"tool_call": "9f86d081884c7d65", "value": ["row 1", "row 2"]},
+        DebugFrame: {"command": "next", "id": "step-1"},
         InterruptFrame: {"interrupt": True},
         LanguageList: {"languages": [_LANGUAGE]},
         SessionInfo: _SESSION,
@@ -303,6 +309,16 @@ EXAMPLES: Mapping[type[BaseModel], Any] = MappingProxyType(
             "arguments": {"query": "tea"},
             "id": "cell-1",
         },
+        StoppedEvent: {
+            "type": "stopped",
+            "reason": "breakpoint",
+            "description": None,
+            "line": 2,
+            "frame": _FRAME,
+            "id": "cell-1",
+        },
+        ContinuedEvent: {"type": "continued", "id": "cell-1"},
+        DebugEvent: {"type": "debug", **_DEBUG, "id": "step-1"},
         ErrorEvent: {"type": "error", "error": _ERROR, "id": "cell-1"},
         ResultEvent: {"type": "result", **_ENDED, "id": 5},
     }

@@ -49,11 +49,13 @@ class ExecuteHandler(JsonHandler):
         if body.interactive and body.wait and not self._sees_calls(body):
             told = "a cell with `interactive` needs an idempotency_key and a stream, or `wait` false"
             raise InvalidRequest(told, field="interactive")
+        if body.debug is not None and (not body.wait or self._media_type() is None):
+            raise InvalidRequest("a cell with `debug` needs a stream, or a WebSocket", field="debug")
         if not body.wait:
             await self._submit(key, request, seen)
             return
         work = self._run(key, request, seen)
-        if body.on_disconnect == "interrupt" or body.tools:  # a cell with tools has a key, so it continues
+        if body.on_disconnect == "interrupt" or body.tools or body.debug:  # a cell with tools has a key: it continues
             await self.run_until_client_leaves(work)
         else:
             await work
@@ -107,7 +109,12 @@ class ExecuteHandler(JsonHandler):
         media_type = self._media_type()
         if media_type is not None:
             self.set_header("Content-Type", media_type)
-            await self._stream(session, request, seen, STREAMS[media_type])
+            try:
+                await self._stream(session, request, seen, STREAMS[media_type])
+            except asyncio.CancelledError:
+                if request.debug is not None:
+                    session.debugger.leave()
+                raise
             return
         async with session.execute(request, seen) as execution:
             self._tell_id(execution)

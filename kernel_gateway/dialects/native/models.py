@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from kernel_gateway.config import Settings
 from kernel_gateway.dialects.native.tools import TOOLS_MAX, ToolBody
 from kernel_gateway.errors import STATUS
+from kernel_gateway.http.debugging import DebugBody
 from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.setting_types import Bytes
@@ -135,6 +136,13 @@ class Execute(Body):
         "answers calls with `POST …/executions/{id}/tools`; needs an `idempotency_key`, but not on a WebSocket",
     )
 
+    debug: DebugBody | None = Field(
+        None,
+        description="run it under the debugger: the events `stopped` and `continued` say where it stands, and commands "
+        "are sent with `POST …/debug`; it ends when its client leaves; needs a stream, or a WebSocket, which takes "
+        "commands, too",
+    )
+
     wait: bool = Field(
         True,  # noqa: FBT003
         description="false: the answer is 202 with an execution's id, and the cell runs without its client; not on a "
@@ -150,8 +158,8 @@ class Execute(Body):
 
         Raises:
             InvalidRequest: when the timeout is above the maximum, the code is not valid text, `on_disconnect` is
-                `interrupt` for a cell that continues without its client, or `plain` asks for outputs that the answer
-                does not have.
+                `interrupt` for a cell that continues without its client, `plain` asks for outputs that the answer
+                does not have, or a breakpoint is not in the code.
         """
         timeout = settings.valid_timeout(self.timeout)
         if self.idempotency_key is not None and self.on_disconnect == "interrupt":
@@ -171,6 +179,7 @@ class Execute(Body):
             idempotency_key=self.idempotency_key,
             if_session=self.if_session,
             if_incarnation=self.if_incarnation,
+            debug=None if self.debug is None else self.debug.plan(self.code),
         )
 
 

@@ -1,7 +1,8 @@
 """The WebSocket stream: JSON frames in, events out.
 
 A client sends `{"code": …, "id"?: …}` with the fields of execute, `{"input": "text"}` to answer `input()` (null ends
-the input), `{"tool_call": …, "value": …}` to answer a call of a tool, or `{"interrupt": true}`.
+the input), `{"tool_call": …, "value": …}` to answer a call of a tool, `{"command": …, "id"?: …}` with the fields of
+debug to act on a debugged cell, or `{"interrupt": true}`.
 The gateway sends the events of a streamed execute, each with the `id` of its cell. Cells run one after the other. When
 the session ends, the gateway sends the results of the cells and closes the socket.
 """
@@ -15,8 +16,10 @@ import orjson
 from pydantic import Field
 from tornado.websocket import WebSocketClosedError
 
+from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.http.debugging import DebugCommand, obey
 from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.http.sockets import SocketHandler
@@ -33,14 +36,16 @@ from sessions.tools.calls import CLIENT_LEFT
 QUEUE = 16
 #: maximum characters of a cell's id, which every event repeats
 ID_MAX = 128
+#: maximum number of commands for the debugger that wait for their answers on one socket
+COMMANDS = 8
+
+_Id = Annotated[str, Field(max_length=ID_MAX)] | int | None
 
 
 class CodeFrame(Execute):
     """Run a cell."""
 
-    id: Annotated[str, Field(max_length=ID_MAX)] | int | None = Field(
-        None, description="repeated in every event of this cell"
-    )
+    id: _Id = Field(None, description="repeated in every event of this cell")
     wait: Literal[True] = Field(True, description="no frame waits")  # noqa: FBT003
 
 
@@ -48,6 +53,12 @@ class InputFrame(Body):
     """Answer the running cell's `input()`."""
 
     input: str | None = Field(description="null: end of the input, as Ctrl-D")
+
+
+class DebugFrame(DebugCommand):
+    """Act on the debugged cell, or look at the exception that has ended one. A frame with `debug` launches a cell."""
+
+    id: _Id = Field(None, description="repeated in the answer")
 
 
 class InterruptFrame(Body):
@@ -74,6 +85,8 @@ class StreamHandler(SocketHandler):
         super().open()
         #: waiting cells, each with the size of its frame in bytes
         self._cells: asyncio.Queue[tuple[CodeFrame, int]] = asyncio.Queue(QUEUE)
+        #: commands for the debugger under way
+        self._commands: set[asyncio.Task[None]] = set()
         self._runner = spawn(self._run_cells(), "stream")
 
     async def received(self, message: str | bytes) -> None:
@@ -91,6 +104,8 @@ class StreamHandler(SocketHandler):
         if "interrupt" in frame:
             validated(InterruptFrame, frame)
             await self._session.interrupt()
+        elif "command" in frame:
+            self._command(validated(DebugFrame, frame))
         elif "tool_call" in frame:
             validated(ToolAnswer, frame).give(None if self._running is None else self._running.tools)
         elif "input" in frame:
@@ -99,6 +114,24 @@ class StreamHandler(SocketHandler):
                 raise InvalidRequest("no cell of this socket asks for input", field="input")
         else:
             self._enqueue(validated(CodeFrame, frame), size)
+
+    def _command(self, asked: DebugFrame) -> None:
+        """Do a command for the debugger. The next frame need not wait for it."""
+        if asked.command == "launch":
+            raise InvalidRequest("to launch a cell, send its `code` with `debug`", field="command")
+        if len(self._commands) >= COMMANDS:
+            raise QuotaExceeded(f"at most {COMMANDS} commands can wait on one socket", max=COMMANDS)
+        task = spawn(self._obey(asked), "command for a debugger")
+        self._commands.add(task)
+        task.add_done_callback(self._commands.discard)
+
+    async def _obey(self, asked: DebugFrame) -> None:
+        mark = _id_field(asked.id)
+        try:
+            seen = await obey(self._session, asked, self.tenant_settings.valid_timeout(asked.timeout))
+            await self._send({"type": "debug", **DebugInfo.of(seen).model_dump(mode="json"), **mark})
+        except SessionError as error:
+            await self._send({"type": "error", "error": error.as_dict(), **mark})
 
     def _enqueue(self, cell: CodeFrame, size: int) -> None:
         cell.request(self.tenant_settings)  # refuse an invalid cell now, not when its turn comes
@@ -139,6 +172,10 @@ class StreamHandler(SocketHandler):
                     plain = PlainText()
                 last = result_json(self._session, result, outputs=execution.gap, plain=plain)
                 await self._send({"type": "result", **last, **mark})
+        except asyncio.CancelledError:
+            if cell.debug is not None:
+                self._session.debugger.leave()
+            raise
         finally:
             self._running = None
 
@@ -163,6 +200,8 @@ class StreamHandler(SocketHandler):
         super().on_close()
         self._client_left = True
         self._end_input()
+        for command in self._commands:
+            command.cancel()
         continues = self._continues_without_client and not isinstance(self._running, Attempt)
         if self._runner is not None and not continues:
             self._runner.cancel()

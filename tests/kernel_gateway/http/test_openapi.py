@@ -34,7 +34,7 @@ from kernel_gateway.dialects.native.models import (
 from kernel_gateway.dialects.native.overview import LiveSessions, Overview, Tenants
 from kernel_gateway.dialects.native.ports import LinkedPortHandler
 from kernel_gateway.dialects.native.replay import CellReplayed, ReplayEnded, ReplayFailed
-from kernel_gateway.dialects.native.stream import CodeFrame, InputFrame, InterruptFrame
+from kernel_gateway.dialects.native.stream import CodeFrame, DebugFrame, InputFrame, InterruptFrame
 from kernel_gateway.dialects.native.stream_formats import STREAMS
 from kernel_gateway.dialects.native.tenant_limits import TenantLimits
 from kernel_gateway.dialects.native.tenant_removal import RemovedTenant
@@ -160,6 +160,7 @@ def test_events_and_frames_are_described() -> None:
         "CodeFrame",
         "InputFrame",
         "ToolAnswer",
+        "DebugFrame",
         "InterruptFrame",
     ]
     assert "SB005" in shown["components"]["schemas"]["ErrorDetail"]["properties"]["code"]["enum"]
@@ -183,6 +184,11 @@ async def test_real_events_are_as_described(started: Callable[[str], Gateway]) -
         events += await socket.until("tool_call")
         await socket.send(tool_call=events[-1]["call"], value=None)
         events += await socket.until("result")
+        await socket.send(code="1", debug={"breakpoints": [{"line": 1}]})
+        events += await socket.until("stopped")
+        await socket.send(command="continue", id="go on")
+        events += await socket.until("result")
+        events += [] if events[-2]["type"] == "debug" else [await socket.event()]
         await socket.send(code=SHOWS, timeout=-1)
         events += await socket.until("error")
     assert {Event.model_validate(event).root.type for event in events} == EVENTS
@@ -221,7 +227,7 @@ def shape(value: Any) -> Any:
 def test_everything_that_is_sent_has_an_example_that_is_as_described() -> None:
     sent = {each for operation in native.OPERATIONS for each in (operation.answer, operation.body) if each}
     sent |= {each for operation in native.OPERATIONS for each in operation.further.values()}
-    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswer, *_Event.__subclasses__()}
+    sent |= {Failure, CodeFrame, InputFrame, InterruptFrame, ToolAnswer, DebugFrame, *_Event.__subclasses__()}
     sent |= {CellReplayed, ReplayEnded, ReplayFailed}  # the events of a streamed replay
     assert set(EXAMPLES) == sent
     for model in sent:

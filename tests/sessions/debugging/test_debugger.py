@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from functools import partial
 
 import pytest
 
 from sessions.cells.idempotency import Run
 from sessions.debugging import debugger as room
+from sessions.debugging.adapter import MARK
 from sessions.debugging.model import DebugState, Seen
-from sessions.model.errors import DebugRefused, ExecutionTimeout
-from sessions.model.values import DebugPlan, ExecuteRequest, Status
+from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout
+from sessions.model.values import DebugPlan, ExecuteRequest, StateChange, Status
 from sessions.session.session import Session
-from tests.fakes import Cell, KeyboardInterruptedCell, Saying, World, busy, started, until
+from tests.fakes import STANDS, World, run, stands, until
 
 CODE = "x = 1\nstand()"
-STOPPED = Saying("debug_event", {"event": "stopped", "body": {"threadId": 1, "reason": "breakpoint"}})
-
-
-async def stands(cell: Cell) -> None:
-    """Stop at a breakpoint until an interrupt, as debugpy does."""
-    cell.says(busy(), started(cell.code), STOPPED)
-    with suppress(KeyboardInterruptedCell):
-        await cell.is_interrupted()
-    cell.ends("error", ename="KeyboardInterrupt")
 
 
 async def launched(session: Session, world: World, seconds: float = 30.0) -> tuple[Seen, Run]:
@@ -78,7 +70,7 @@ async def test_a_command_renews_the_time_and_no_event_does(session: Session, wor
     _, run = await launched(session, world)
     before = due(session)
     for _ in range(3):
-        world.backend.kernel.publish(STOPPED, None)
+        world.backend.kernel.publish(STANDS, None)
     await asyncio.sleep(0.05)
     assert due(session) == before
     await session.debugger.look()
@@ -98,8 +90,57 @@ async def test_the_clock_of_the_deadline_stands_while_the_cell_does(session: Ses
 async def test_events_outside_of_a_debugged_cell_mean_nothing(session: Session, world: World) -> None:
     async with session.execute(ExecuteRequest("1")) as execution:
         await execution.result()
-    world.backend.kernel.publish(STOPPED, None)
+    world.backend.kernel.publish(STANDS, None)
     await until(lambda: session.debugger._stop is None)
     assert (await session.debugger.look()).state is DebugState.NONE
     with pytest.raises(DebugRefused):
         await session.debugger.move("next")
+
+
+async def test_a_session_with_a_debugged_cell_takes_no_checkpoint_and_stays_awake(
+    session: Session, world: World
+) -> None:
+    _, execution = await launched(session, world)
+    with pytest.raises(CheckpointRefused, match="a cell is being debugged"):
+        await session.checkpoints.take("one")
+    with pytest.raises(CheckpointRefused, match="a cell is being debugged"):
+        session.checkpoints.branch(None)
+    assert await session.fall_asleep() == "it is in use"
+    await session.debugger.terminate()
+    await execution.task
+    assert (await session.checkpoints.take("one")).name == "one"
+    assert await session.fall_asleep() == ""
+    assert (await run(session, "1")).state is StateChange.PRESERVED
+
+
+async def test_a_return_to_a_checkpoint_and_a_restart_end_a_cell_that_stands(session: Session, world: World) -> None:
+    await run(session, "1")
+    await session.checkpoints.take("one")
+    for replace in (partial(session.checkpoints.roll_back, "one"), session.restart):
+        _, execution = await launched(session, world)
+        await replace()
+        assert (await execution.task).status is Status.DIED
+        assert (await session.debugger.look()).state is DebugState.ENDED
+        assert (await run(session, "1")).status is Status.OK
+
+
+async def test_a_debugger_that_was_not_detached_is_detached_before_the_next_cell(
+    session: Session, world: World
+) -> None:
+    await launched(session, world)
+    await session.debugger.terminate()
+    kernel = world.backend.kernel
+    kernel._debug({"command": "initialize"})
+    with pytest.raises(DebugRefused, match="Jupyter"):  # somebody else has attached it
+        await debugged(session)
+    kernel._debug({"command": "setBreakpoints", "arguments": {"source": {"path": MARK}, "breakpoints": [{"line": 1}]}})
+    assert (await debugged(session)).state is DebugState.STOPPED
+    session.debugger.leave()
+
+
+async def debugged(session: Session) -> Seen:
+    """Launch a cell; raise why it was not run."""
+    seen = await session.debugger.launch(ExecuteRequest(CODE, timeout=30.0, debug=DebugPlan()))
+    if seen.error is not None:
+        raise seen.error
+    return seen

@@ -17,6 +17,7 @@ from sessions.backends.base import Launch
 from sessions.cells.execution import Execution
 from sessions.cells.idempotency import Run
 from sessions.cells.past_run import Progress
+from sessions.debugging.model import DebugState
 from sessions.kernels.connection import Connection
 from sessions.model.checkpoint import CheckpointMode, OnIdle
 from sessions.model.errors import (
@@ -34,7 +35,17 @@ from sessions.model.errors import (
     ShuttingDown,
 )
 from sessions.model.tasks import spawn
-from sessions.model.values import ExecuteRequest, ExitReason, SandboxSpec, SessionKey, SessionSpec, StateChange, Status
+from sessions.model.values import (
+    DebugPlan,
+    ExecuteRequest,
+    ExitReason,
+    SandboxSpec,
+    SessionKey,
+    SessionSpec,
+    StateChange,
+    Status,
+)
+from sessions.session.executions import STOOD
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.upkeep.culler import Culler
@@ -49,6 +60,7 @@ from tests.fakes import (
     exported,
     idle,
     run,
+    stands,
     started,
     stream,
     until,
@@ -317,6 +329,34 @@ async def test_a_cell_that_runs_on_outlives_its_deadline_and_its_client(first: W
     session.leave()
     async with successor(first, tmp_path) as second:
         assert (await run(second.registry.get(KEY), "print(2)")).state is StateChange.PRESERVED
+
+
+async def test_a_cell_that_stands_at_a_breakpoint_is_interrupted_by_the_next_gateway(
+    first: World, tmp_path: Path
+) -> None:
+    session = await first.session()
+    first.backend.on("stand", stands)
+    seen = await session.debugger.launch(ExecuteRequest("stand", timeout=600, debug=DebugPlan()))
+    assert seen.state is DebugState.STOPPED
+    assert first.backend.kernel.breakpoints
+    session.release_cells()
+    session.leave()
+    async with successor(first, tmp_path, interrupted={KEY}) as second:
+        kernel = second.backend.kernel
+        result = await run(second.registry.get(KEY), "print(2)")
+        assert (result.status, result.state) == (Status.OK, StateChange.PRESERVED)
+        assert result.state_reason == f"{NOTE_CUT}; {STOOD}"
+        assert (len(kernel.interrupts), kernel.breakpoints) == (1, None)
+
+
+async def test_a_debugger_of_a_jupyter_client_outlives_the_gateway(first: World, tmp_path: Path) -> None:
+    session = await first.session()
+    await run(session, "1")
+    first.backend.kernel._debug({"command": "initialize"})
+    session.leave()
+    async with successor(first, tmp_path) as second:
+        assert (await run(second.registry.get(KEY), "print(2)")).state_reason == NOTE
+        assert second.backend.kernel.breakpoints == {}
 
 
 async def test_a_cell_that_has_replied_gets_its_result_when_the_gateway_is_replaced(

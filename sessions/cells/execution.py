@@ -106,11 +106,19 @@ class UnreadEvents:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What a cell asks its client with `input()`."""
+    """What a cell asks with `input()`."""
 
     prompt: str
     #: whether to hide the answer
     password: bool
+    #: number among the cell's questions, from 1
+    number: int
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], number: int) -> Question:
+        """Return the question of a kernel's message, which may have anything in it."""
+        asked = content.get("prompt")
+        return cls(asked[:PROMPT_MAX] if isinstance(asked, str) else "", content.get("password") is True, number)
 
 
 class Execution(Cell):
@@ -153,7 +161,7 @@ class Execution(Cell):
         self._stdin = deque(request.stdin or ())
         self._question: dict[str, Any] | None = None
         #: what the cell has asked its client last; None before the first question
-        self.asked: Question | None = None
+        self._asked: Question | None = None
         self._questions = 0
         self._prompts = 0
         self._answer: Any = None
@@ -299,13 +307,12 @@ class Execution(Cell):
             self.answer(self._stdin.popleft() if self._stdin else END_OF_INPUT)
 
     def _ask_client(self, content: Mapping[str, Any]) -> None:
-        asked = content.get("prompt")
-        prompt = asked[:PROMPT_MAX] if isinstance(asked, str) else ""
         self._questions += 1
-        self._prompts += len(prompt)
+        asked = Question.of(content, self._questions)
+        self._prompts += len(asked.prompt)
         if self._questions <= QUESTIONS_MAX and self._prompts <= PROMPTS_MAX:
-            self.asked = Question(prompt, content.get("password") is True)
-            self._emit({"type": "input_request", "prompt": prompt, "password": self.asked.password})
+            self._asked = asked
+            self._emit({"type": "input_request", "prompt": asked.prompt, "password": asked.password})
             return
         self._question = None
         message = f"the cell asked more than {QUESTIONS_MAX} questions, or more than {PROMPTS_MAX} characters of them"
@@ -315,6 +322,11 @@ class Execution(Cell):
     def asks(self) -> bool:
         """Whether the cell's `input()` waits for an answer."""
         return self._question is not None and self.status is None
+
+    @property
+    def question(self) -> Question | None:
+        """What the cell's `input()` asks now. None means that it waits for no answer of a client."""
+        return self._asked if self.asks else None
 
     def answer(self, text: str) -> bool:
         """Answer the cell's `input()`.

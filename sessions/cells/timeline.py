@@ -34,6 +34,18 @@ class Timeline:
         known = {other: self._moments[other] for other in others if other in self._moments}
         self._moments = known | {image: self._present}
 
+    def last_of(self, image: str) -> int | None:
+        """Return the number of the last cell whose effects a checkpoint has.
+
+        Args:
+            image: id of the checkpoint's image.
+
+        Returns:
+            the number. None if no cell had run, or an earlier gateway has taken the checkpoint.
+        """
+        moment = self._moments.get(image)
+        return moment[-1].stop - 1 if moment else None
+
     def return_to(self, image: str, oldest: int) -> None:
         """Return to a checkpoint: the effects of all cells after it are undone.
 

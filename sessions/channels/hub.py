@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from kernel_image.protocol import GATEWAY_REQUESTS, TOOL_CALL
+from sessions.cells.execution import Question
 from sessions.channels.cells import Code
 from sessions.channels.pending import PendingRequests
 from sessions.channels.requests import PendingRequest, Rules
@@ -157,6 +158,25 @@ class ChannelHub:
             request.count_answer()
             self._kernel.connection.forward("stdin", parts, buffers)
 
+    def question(self, msg_id: str) -> Question | None:
+        """Return what a request's code asks its client now. None means that it asks nothing."""
+        request = self._requests.find(msg_id)
+        return None if request is None else request.question
+
+    def answer(self, msg_id: str, number: int, text: str) -> bool:
+        """Answer a question in place of the client that was asked, whose own answer then goes nowhere.
+
+        Returns:
+            True if the request's code waited for the answer to this question.
+        """
+        request = self._requests.find(msg_id)
+        if self._kernel is None or request is None or request.question is None or request.question.number != number:
+            return False
+        content = {"status": "ok", "value": text}
+        self._kernel.connection.send("stdin", "input_reply", content, parent=request.asked_by)
+        request.count_answer()
+        return True
+
     def interrupt(self) -> bool:
         """Interrupt the running cell of these clients.
 
@@ -203,7 +223,7 @@ class ChannelHub:
             if message.type != TOOL_CALL:  # it is for the gateway
                 self._publish(message)
         elif request is not None and message.channel == "stdin":
-            request.count_question()
+            request.count_question(message)
             request.client.enqueue(message)
         elif request is not None:
             self._requests.replied(request, message)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from sessions.cells.execution import Question
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
+from sessions.kernels.messages import Message
 from sessions.model.errors import SessionError
 from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
 from sessions.tools.servers import CellServers
@@ -30,10 +32,20 @@ class PendingRequest:
     cell: ChannelCell | None = None
     #: number of the kernel's questions that the client has not answered
     open_inputs: int = 0
+    #: what its code has asked last, and the parent header of an answer
+    asked: Question | None = None
+    asked_by: dict[str, Any] = field(default_factory=dict)
 
-    def count_question(self) -> None:
+    def count_question(self, message: Message) -> None:
         """Count a question of the kernel."""
         self.open_inputs += 1
+        self.asked = Question.of(message.content, 1 if self.asked is None else self.asked.number + 1)
+        self.asked_by = {name: message.header[name] for name in ("msg_id", "msg_type")}
+
+    @property
+    def question(self) -> Question | None:
+        """What its code asks now. None means that it waits for no answer."""
+        return self.asked if self.open_inputs else None
 
     def count_answer(self) -> None:
         """Count the client's answer to a question of the kernel."""

@@ -75,6 +75,10 @@ class Checkpointing:
         """The checkpoints, oldest first."""
         return self._kept.all
 
+    def last_cell(self, checkpoint: Checkpoint) -> int | None:
+        """Return the number of the last cell whose effects a checkpoint has; see `Timeline.last_of`."""
+        return self._timeline.last_of(checkpoint.image.id)
+
     @property
     def problem(self) -> str:
         """Why there is no checkpoint from before the last cell. Empty means that there is one, or none was wanted."""

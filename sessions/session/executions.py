@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from sessions.cells.environment import CellEnvironment
@@ -13,7 +13,7 @@ from sessions.cells.execution import Execution, Question
 from sessions.cells.idempotency import Attempt, IdempotencyCache, Run
 from sessions.cells.orphan import OrphanCell
 from sessions.cells.timeline import Timeline
-from sessions.cells.transcript import Entry, Transcript
+from sessions.cells.transcript import Transcript
 from sessions.debugging.debugger import Debugger
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
@@ -31,17 +31,6 @@ from sessions.session.turn import Turn
 STOOD = "the cell stood at a breakpoint and was interrupted"
 #: a cell under way, as its client sees it
 Running = Execution | Attempt
-
-
-@dataclass(frozen=True, slots=True)
-class OpenQuestion:
-    """A question of a cell that waits for its answer; see `IdempotencyCache.answer`."""
-
-    asked: Question
-    #: id of the run
-    run: str
-    #: number of the event that asks
-    number: int
 
 
 class Executions:
@@ -293,14 +282,18 @@ class Executions:
                 self._slot.record_reported()
             self._services.journal.ended(self._slot.key, execution_id, execution.request, result)
 
-    def question(self, cell: Entry) -> OpenQuestion | None:
-        """Return what a cell asks now, if it can be answered by the id of its run. None means that it asks nothing."""
-        execution = self._running.get(cell.id)
-        if execution is None or not execution.asks or execution.asked is None:
-            return None
+    def question(self, msg_id: str) -> Question | None:
+        """Return what a cell asks now. None means that it asks nothing, or is no cell of an API client."""
+        execution = self._running.get(msg_id)
+        return None if execution is None else execution.question
+
+    def answer(self, msg_id: str, number: int, text: str) -> bool:
+        """Answer a question of a cell; see `Session.answer`."""
+        execution = self._running.get(msg_id)
+        if execution is None or execution.question is None or execution.question.number != number:
+            return False
         runs = (run for run in self.runs.newest_first() if isinstance(run, Run) and run.execution is execution)
-        run = next(runs, None)
-        return OpenQuestion(execution.asked, run.id, run.question) if run is not None and run.question else None
+        return next(runs, execution).answer(text)  # a run remembers that its question is answered
 
     def interrupt(self) -> bool:
         """Interrupt the running cell and keep the variables; return whether one was running."""

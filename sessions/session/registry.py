@@ -102,6 +102,10 @@ class Registry(Owners[Session]):
             raise SessionNotFound(message, session=key.name)
         return session
 
+    def find(self, key: SessionKey) -> Session | None:
+        """Return one session. None means that there is none with this key."""
+        return self._present.get(key)
+
     async def create(self, key: SessionKey, spec: SessionSpec) -> Session:
         """Make a session and start its kernel.
 

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from sessions.backends.base import KernelHandle, Launch, no_op
+from sessions.cells.execution import Question
 from sessions.cells.idempotency import IdempotencyCache, Run
 from sessions.cells.timeline import Timeline
 from sessions.cells.transcript import Entry, Transcript
@@ -28,7 +29,7 @@ from sessions.model.errors import DebugRefused, InvalidRequest, SessionClosed, S
 from sessions.model.tasks import spawn
 from sessions.model.values import ExecuteRequest, StateNotice
 from sessions.session.checkpointing import Checkpointing
-from sessions.session.executions import Executions, OpenQuestion, Running
+from sessions.session.executions import Executions, Running
 from sessions.session.kernel_slot import KernelSlot
 from sessions.session.owner import Owner
 from sessions.session.record import NO_ORIGIN, Identity, Origin
@@ -126,9 +127,28 @@ class Session(Owner):
         """The executions that are found by their id: those with an idempotency key, and those nobody waits for."""
         return self._executions.runs
 
-    def question(self, cell: Entry) -> OpenQuestion | None:
-        """Return what a cell asks now; see `Executions.question`."""
-        return self._executions.question(cell)
+    def question(self, cell: Entry) -> Question | None:
+        """Return what a cell of any client asks now with `input()`. None means that it asks nothing."""
+        return self._executions.question(cell.id) or self.channels.question(cell.id)
+
+    def answer(self, cell: int, number: int, text: str) -> bool:
+        """Answer a question of a cell, whichever client has run the cell.
+
+        Args:
+            cell: number of the cell.
+            number: number of the question among those of the cell, from 1.
+            text: the answer.
+
+        Returns:
+            True if the cell waited for the answer to this question.
+
+        Raises:
+            ConnectionFailed: when the kernel accepts no messages.
+        """
+        found = self.transcript.kept().get(cell)
+        if found is None:
+            return False
+        return self._executions.answer(found.id, number, text) or self.channels.answer(found.id, number, text)
 
     @property
     def executions(self) -> int:

@@ -37,7 +37,10 @@ def name(gateway: Gateway) -> Iterator[str]:
     name = uuid.uuid4().hex
     text(gateway, name, "x = 1; print(open('file', 'w').write('one'))")
     taken = gateway.call("POST", f"/v1/sessions/{name}/checkpoints", json={"name": "one"})
-    assert (taken.status_code, taken.json()["name"], taken.json()["automatic"]) == (201, "one", False), taken.text
+    told = taken.json()
+    assert (taken.status_code, told["name"], told["automatic"], told["after_cell"]) == (201, "one", False, 1), (
+        taken.text
+    )
     text(gateway, name, "x = 2; print(open('file', 'w').write('two'))")
     yield name
     gateway.call("DELETE", f"/v1/sessions/{name}")

@@ -137,7 +137,9 @@ class Runs:
             answered, question = run.question, Question(session.key.name, run.id, run.question)
             attempt = Attempt(run, run.question - 1, first=True)
             event = await anext(aiter(attempt))
-            attempt.answer(await self._answer(call, question, event, notes))
+            text = await self._answer(call, question, event, notes)
+            if run.asks(answered):  # else somebody has answered it on the session page
+                attempt.answer(text)
 
     async def _answer(self, call: Call, question: Question, event: Json, notes: list[str]) -> str:
         """Return the user's answer to a question of the cell."""

@@ -13,6 +13,7 @@ from kernel_gateway.http.request_body import Body
 from kernel_gateway.times import moment
 from sessions.model.checkpoint import Checkpoint
 from sessions.model.values import SessionKey
+from sessions.session.session import Session
 
 _Name = Annotated[str | None, Field(max_length=64)]
 
@@ -43,12 +44,21 @@ class CheckpointInfo(BaseModel):
     created_at: datetime
     bytes: int = Field(description="its size on disk")
     automatic: bool = Field(description="taken before the last cell, because the session's `checkpoints` are `auto`")
+    after_cell: int | None = Field(
+        None,
+        description="number of the last cell whose effects it has; null if none had run, or an earlier gateway took it",
+    )
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint) -> Self:
-        """Describe a checkpoint."""
-        at = moment(checkpoint.image.since)
-        return cls(name=checkpoint.name, created_at=at, bytes=checkpoint.image.size, automatic=checkpoint.automatic)
+    def of(cls, session: Session, checkpoint: Checkpoint) -> Self:
+        """Describe a checkpoint of a session."""
+        return cls(
+            name=checkpoint.name,
+            created_at=moment(checkpoint.image.since),
+            bytes=checkpoint.image.size,
+            automatic=checkpoint.automatic,
+            after_cell=session.checkpoints.last_cell(checkpoint),
+        )
 
 
 class CheckpointList(BaseModel):
@@ -62,14 +72,16 @@ class CheckpointsHandler(ExistingHandler):
 
     def get(self, name: str) -> None:
         """List the session's checkpoints."""
-        checkpoints = [CheckpointInfo.of(checkpoint) for checkpoint in self.session(name).checkpoints.all]
+        session = self.session(name)
+        checkpoints = [CheckpointInfo.of(session, checkpoint) for checkpoint in session.checkpoints.all]
         self.finish_json(CheckpointList(checkpoints=checkpoints).model_dump(mode="json"))
 
     async def post(self, name: str) -> None:
         """Take a checkpoint when no cell runs."""
-        checkpoint = await self.session(name).checkpoints.take(self.body(TakeCheckpoint).name)
+        session = self.session(name)
+        checkpoint = await session.checkpoints.take(self.body(TakeCheckpoint).name)
         self.set_status(HTTPStatus.CREATED)
-        self.finish_json(CheckpointInfo.of(checkpoint).model_dump(mode="json"))
+        self.finish_json(CheckpointInfo.of(session, checkpoint).model_dump(mode="json"))
 
 
 class CheckpointHandler(ExistingHandler):

@@ -84,7 +84,7 @@ _SESSION = {
     "limits": {"memory": 268435456, "cpus": 0.5, "processes": 32, "disk": 67108864, "output": 1048576},
     "network": "none",
 }
-_CHECKPOINT = {"name": "loaded", "created_at": _TIME, "bytes": 97517568, "automatic": False}
+_CHECKPOINT = {"name": "loaded", "created_at": _TIME, "bytes": 97517568, "automatic": False, "after_cell": 3}
 _OUTPUT = {"output_type": "stream", "name": "stdout", "text": "42\n"}
 _ENDED = {
     "status": "ok",

@@ -19,7 +19,7 @@ import base64
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
 import orjson
@@ -54,6 +54,8 @@ LOOK, LIST = 0.1, 1.0
 RATE, FRAME = 8 * 1024**2, 64 * 1024
 #: maximum number of cells in view, and characters of the code of a cell that is not
 SEEN_MAX, CODE_MAX = 64, 300
+#: cells that one frame tells, because the page does nothing else while it takes a frame
+CELLS_MAX = 250
 #: granularity of the memory of kernels, so that the list does not change all the time
 _MEMORY_STEP = 1024**2
 
@@ -117,6 +119,7 @@ def listed(session: Session, looks: Looks) -> dict[str, Any]:
         "cells": session.executions,
         "last": None if last is None else {"code": _first_line(last.code), "state": _state(last)},
         "can_sleep": session.can_sleep,
+        "can_debug": session.kernelspec.debugger,
         "looked_at": looks.at(session.key),
     }
 
@@ -152,12 +155,12 @@ class View:
         self._seen = {number: self._seen.get(number) or _Seen(Place()) for number in numbers}
         self._sent = -1
 
-    def cells(self) -> dict[str, Any] | None:
-        """Return the frame with the cells that have changed since the last call. None means that none has."""
+    def cells(self) -> list[dict[str, Any]]:
+        """Return frames with the cells that have changed since the last call; all but the last one say `more`."""
         transcript = self.session.transcript
         running = [number for number, told in self._told.items() if told]
         if transcript.revision == self._revision and not running:
-            return None
+            return []
         kept, revision = transcript.kept(), transcript.revision
         changed = [number for number, cell in kept.items() if cell.revision > self._revision]
         now = {number: self._cell(kept[number]) for number in {*running, *changed} & kept.keys()}
@@ -167,8 +170,10 @@ class View:
         self._told = {number: {} if cell.ended else now[number] for number, cell in kept.items()}
         self._revision = revision
         if not news and not gone:
-            return None
-        return {"type": "cells", "cells": news, "gone": gone, "oldest": transcript.oldest}
+            return []
+        told = {"type": "cells", "gone": gone, "oldest": transcript.oldest}
+        parts = [news[at : at + CELLS_MAX] for at in range(0, max(1, len(news)), CELLS_MAX)]
+        return [told | {"cells": part, "more": part is not parts[-1]} for part in parts]
 
     def _cell(self, cell: Entry) -> dict[str, Any]:
         question = None if cell.ended else self.session.question(cell)
@@ -183,13 +188,7 @@ class View:
             "undone": self.session.transcript.undone(cell),
             "before": _before(cell.before),
             "error": None if cell.error is None else {"code": cell.error.code, "message": cell.error.message},
-            "question": question
-            and {
-                "execution": question.run,
-                "number": question.number,
-                "prompt": question.asked.prompt,
-                "password": question.asked.password,
-            },
+            "question": None if question is None else asdict(question),
         }
 
     def outputs(self) -> Iterator[bytes]:
@@ -342,7 +341,7 @@ class FeedHandler(ClientSocketHandler):
             await self._look_at(self._opened)
 
     async def _look_at(self, key: SessionKey) -> None:
-        session = self._session(key)
+        session = self.gateway.registry.find(key)
         if session is None:
             self._view = None
             if not self._told_absent:
@@ -360,15 +359,12 @@ class FeedHandler(ClientSocketHandler):
         if (now := listed(view.session, self._looks)) != view.listed:
             view.listed = now
             await self._send({"type": "session", "session": now})
-        if (cells := view.cells()) is not None:
+        for cells in view.cells():
             await self._send(cells)
         for frame in view.outputs():
             if self._view is not view:
                 return
             await self._write(frame)
-
-    def _session(self, key: SessionKey) -> Session | None:
-        return next((found for found in self.gateway.registry.of(key.tenant) if found.key == key), None)
 
     async def _send(self, frame: dict[str, Any]) -> None:
         await self._write(exact_json.dumps(frame))

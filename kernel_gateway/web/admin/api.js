@@ -13,10 +13,13 @@ const PATIENCE = 20;
 export class Failure extends Error {
   name = "Failure";
 
-  /** @param fields each `{field, problem}`: what is wrong with what was sent */
-  constructor({ message, resolution = "", code = "", fields = [] }) {
+  /**
+   * @param field what was sent, and is wrong
+   * @param fields each `{field, problem}`, where that is more than one
+   */
+  constructor({ message, resolution = "", code = "", field = "", fields = [] }) {
     super(message);
-    Object.assign(this, { resolution, code, fields });
+    Object.assign(this, { resolution, code, field, fields });
   }
 }
 
@@ -38,7 +41,7 @@ export async function call(method, path, body, { patience = PATIENCE } = {}) {
 
 /** A refusal, in either of the two forms that the gateway's APIs have. */
 export function refused({ error, error_code: code, resolution, details }) {
-  if (typeof error === "object") return new Failure({ ...error, fields: listed(error.details?.fields) });
+  if (typeof error === "object") return new Failure({ ...error, field: error.details?.field, fields: listed(error.details?.fields) });
   return new Failure({ message: error, code, resolution, fields: listed(details) });
 }
 

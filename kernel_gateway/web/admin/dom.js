@@ -56,9 +56,9 @@ export class Notice {
   }
 }
 
-/** A button that does one thing at a time. It keeps the keyboard's focus meanwhile, which `disabled` would take. */
+/** A button with a label (text or nodes) that does one thing at a time. It keeps the keyboard's focus meanwhile, which `disabled` would take. */
 export function button(label, work, { kind = "", ...attributes } = {}) {
-  const node = h("button", { type: "button", class: kind, ...attributes, onclick: () => once(node, work) }, label);
+  const node = h("button", { type: "button", class: kind, ...attributes, onclick: () => once(node, work) }, ...[label].flat());
   return node;
 }
 

@@ -1,5 +1,5 @@
-// One cell of the notebook. Out of view it is an empty box of its last height, so that thousands of them cost little;
-// its content is made when the feed sends its outputs, which it does for cells in view.
+// One cell of the notebook. Out of view it is an empty box of its last height; its content is made when the feed sends
+// its outputs, which it does for cells in view.
 import { call } from "../admin/api.js";
 import { button, chip, form, h, labelled, Notice } from "../admin/dom.js";
 import { bytes } from "../admin/format.js";
@@ -13,31 +13,60 @@ const CHANGES = {
 };
 /** characters of code that are shown at once */
 const CODE = 20_000;
+/** pixels of the line in place of a cell that is kept no longer */
+const GONE = 20;
 
 export class Cell {
   #session;
+  #element = null;
+  #gone = false;
   #head = null;
   #code = "";
   #outputs = null;
-  #asked = "";
+  /** number of the question that is shown */
+  #asked;
   #fresh = false;
   seen = false;
 
-  /** @param session name of its session */
-  constructor(session, number) {
+  /** pixels that its content takes, or probably takes */
+  height = 0;
+
+  /**
+   * @param session returns its session as it is now
+   * @param stretch the stretch of cells where it stands
+   */
+  constructor(session, number, stretch) {
     this.#session = session;
     this.number = number;
-    this.element = h("article", { class: "cell", id: `cell-${number}`, tabindex: "-1", "aria-label": `Cell ${number}` });
-    this.element.cell = this;
+    this.stretch = stretch;
+  }
+
+  /** Its element, which most of thousands of cells never need. */
+  get element() {
+    if (!this.#element) {
+      const place = { id: `cell-${this.number}`, tabindex: "-1", "aria-posinset": this.number, "aria-setsize": "-1" };
+      this.#element = h("article", { class: "cell", ...place });
+      this.#element.cell = this;
+      this.#name();
+      if (this.#gone) this.#drawGone();
+      else this.#fill();
+    }
+    return this.#element;
   }
 
   /** What a heading shows has changed. */
   tell(head) {
-    const estimate = 70 + 21 * Math.min(12, head.code.split("\n").length) + (head.bytes > 400 ? 60 : 0);
-    if (this.#head === null) this.#fill(estimate);
+    if (this.#head === null) {
+      this.height = 70 + 21 * Math.min(12, head.code.split("\n").length) + (head.bytes > 400 ? 60 : 0);
+      if (this.#element) this.#fill();
+    }
     this.#head = head;
-    this.element.setAttribute("aria-label", `Cell ${head.number}, ${head.state}`);
+    if (this.#element) this.#name();
     if (this.#outputs) this.#draw();
+  }
+
+  #name() {
+    this.#element.setAttribute("aria-label", `Cell ${this.number}${this.#head ? `, ${this.#head.state}` : ""}`);
   }
 
   get state() {
@@ -59,21 +88,21 @@ export class Cell {
   }
 
   /** It is out of view: forget what it shows, and stay as high as it was. */
-  leave(height = 0) {
+  leave(height = this.height) {
     this.seen = false;
     if (!this.#outputs) return;
     this.#outputs.clear();
     this.#outputs = null;
-    this.#asked = "";
-    this.#fill(height);
+    this.#asked = undefined;
+    this.height = height;
+    this.#fill();
   }
 
-  /** Take room without content. The height is that of a child, because a browser stops to hold the place that the
-   * reader looks at when the height of an element around that place is set. */
-  #fill(height) {
+  /** Take room without content. The height is that of a child, as a stretch's is. */
+  #fill() {
     const filler = h("div", {});
-    filler.style.height = `${height}px`;
-    this.element.replaceChildren(filler);
+    filler.style.height = `${this.height}px`;
+    this.#element.replaceChildren(filler);
   }
 
   /** Further outputs; those before the first `fresh` ones belong to an earlier look at this cell. */
@@ -88,8 +117,14 @@ export class Cell {
   /** The gateway does not keep it any more. */
   forget() {
     this.leave();
-    this.element.classList.add("gone");
-    this.element.replaceChildren(h("p", { class: "hint" }, `Cell ${this.number} is no longer kept.`));
+    this.#gone = true;
+    this.height = GONE;
+    if (this.#element) this.#drawGone();
+  }
+
+  #drawGone() {
+    this.#element.classList.add("gone");
+    this.#element.replaceChildren(h("p", { class: "hint" }, `Cell ${this.number} is no longer kept.`));
   }
 
   #make(code) {
@@ -98,7 +133,7 @@ export class Cell {
     const shown = code.length > CODE ? `${code.slice(0, CODE)}\n… ${code.length - CODE} characters more` : code;
     this.parts = {
       before: h("p", { class: "notice warn", hidden: true }),
-      count: h("a", { class: "count", href: `#${this.#session}/cell-${this.number}`, "aria-label": `Link to cell ${this.number}` }),
+      count: h("a", { class: "count", href: `#${this.#session().name}/cell-${this.number}`, "aria-label": `Link to cell ${this.number}` }),
       state: h("span", {}),
       problem: h("p", { class: "notice bad", hidden: true }),
       question: h("div", { class: "question" }),
@@ -106,7 +141,7 @@ export class Cell {
     };
     const { before, count, state, problem, question, more } = this.parts;
     const source = h("pre", { class: "code", "aria-label": "Code" }, shown);
-    this.element.replaceChildren(
+    this.#element.replaceChildren(
       ...[before, h("div", { class: "head" }, count, source, state), this.#outputs.element, more, problem, question],
     );
     this.#draw();
@@ -119,7 +154,7 @@ export class Cell {
     if (head.before) before.textContent = `${CHANGES[head.before.change] ?? head.before.change}: ${head.before.reason}`;
     count.textContent = `[${head.count ?? (head.state === "running" ? "*" : " ")}]`;
     state.replaceChildren(chip(head.state, KINDS[head.state]), ...(head.undone ? [chip("undone", "warn")] : []));
-    this.element.classList.toggle("undone", head.undone);
+    this.#element.classList.toggle("undone", head.undone);
     problem.hidden = !head.error;
     if (head.error) problem.textContent = `${head.error.message} (${head.error.code})`;
     more.hidden = !head.omitted;
@@ -128,18 +163,18 @@ export class Cell {
   }
 
   #ask(place, question) {
-    const asked = question ? `${question.execution} ${question.number}` : "";
-    if (asked === this.#asked) return;
-    this.#asked = asked;
+    if (question?.number === this.#asked) return;
+    this.#asked = question?.number;
     place.replaceChildren();
     if (!question) return;
     const notice = new Notice();
     const input = h("input", { type: question.password ? "password" : "text", spellcheck: "false", autocomplete: "off" });
     const send = h("button", { class: "main" }, "Send");
     const answer = async (text) => {
-      const path = `v1/sessions/${encodeURIComponent(this.#session)}/executions/${question.execution}/input`;
+      const { name, id } = this.#session();
+      const path = `ui/sessions/${encodeURIComponent(name)}/input`;
       try {
-        await call("POST", path, { input: text, question: question.number });
+        await call("POST", path, { session: id, cell: this.number, question: question.number, input: text });
         place.replaceChildren();
       } catch (failure) {
         notice.fail(failure);

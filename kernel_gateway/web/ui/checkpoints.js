@@ -3,12 +3,14 @@ import { call } from "../admin/api.js";
 import { confirmed } from "../admin/dialog.js";
 import { button, chip, form, h, labelled, named } from "../admin/dom.js";
 import { bytes, moment } from "../admin/format.js";
+import { Comparison } from "./comparison.js";
 import { Panel } from "./panel.js";
 
 const NAME = "[A-Za-z0-9][A-Za-z0-9._\\-]*";
 
 export class Checkpoints extends Panel {
   #path;
+  #comparison;
   #line = h("ol", { class: "timeline" });
 
   constructor(path) {
@@ -24,7 +26,12 @@ export class Checkpoints extends Panel {
         await this.refresh();
       }
     };
-    this.content.append(form({ class: "line" }, take, work, labelled("Name", name), take), this.#line);
+    this.#comparison = new Comparison(path, this);
+    this.content.append(
+      form({ class: "line" }, take, work, labelled("Name", name), take),
+      this.#line,
+      this.#comparison.element,
+    );
   }
 
   async load() {
@@ -33,17 +40,18 @@ export class Checkpoints extends Panel {
     if (!made.length) made.push(h("li", { class: "hint" }, "There are none. A checkpoint keeps variables and files."));
     else made.push(h("li", { class: "now" }, "now"));
     this.#line.replaceChildren(...made);
+    this.#comparison.offer(checkpoints);
   }
 
   #moment(checkpoint) {
-    const { name, created_at: at, bytes: size, automatic } = checkpoint;
+    const { name, created_at: at, bytes: size, automatic, after_cell: cell } = checkpoint;
     const target = h("input", { placeholder: "new session", maxlength: "64", pattern: NAME, spellcheck: "false" });
     const branch = h("button", { class: "small" }, "Branch");
     return h(
       "li",
       {},
       h("p", {}, named(name), " ", automatic ? chip("automatic") : null),
-      h("p", { class: "hint" }, moment(at), ` · ${bytes(size)}`),
+      h("p", { class: "hint" }, moment(at), ` · ${bytes(size)}${cell === null ? "" : ` · after cell ${cell}`}`),
       h(
         "div",
         { class: "line" },

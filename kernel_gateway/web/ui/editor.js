@@ -1,6 +1,8 @@
-// The cell to run code in. Shift+Enter runs it, Tab completes, the arrows go through the code of earlier cells.
+// The cell to run code in. Shift+Enter runs it, Tab completes, the arrows go through the code of earlier cells, and F9 sets
+// a breakpoint for the debugger.
 import { call } from "../admin/api.js";
-import { button, h, newId } from "../admin/dom.js";
+import { button, h, labelled, newId } from "../admin/dom.js";
+import { Breakpoints } from "./breakpoints.js";
 
 /** completions that are shown */
 const MOST = 50;
@@ -11,6 +13,8 @@ export class Editor {
   #codes;
   #own = [];
   #ran;
+  #debug = null;
+  #breakpoints;
   #place = null;
   #busy = false;
   #list = h("ul", { class: "matches", role: "listbox", id: newId(), "aria-label": "Completions", hidden: true });
@@ -19,19 +23,21 @@ export class Editor {
   /**
    * @param codes returns the code of earlier cells, oldest first
    * @param ran called when code was sent
+   * @param launch debugs code with breakpoints, and with the exceptions where it stops, too; returns whether that began
    */
-  constructor(path, notice, codes, ran) {
+  constructor(path, notice, codes, ran, launch) {
     this.#ran = ran;
     this.#path = path;
     this.#notice = notice;
     this.#codes = codes;
     const id = newId();
     const hint = h("p", { class: "hint", id: newId() });
-    hint.textContent = "Shift+Enter runs it. Tab completes; Escape, then Tab, leaves. Up and down: earlier cells.";
+    hint.textContent = "Shift+Enter runs it. Tab completes; Escape, then Tab, leaves. Up and down: earlier cells. F9: breakpoint.";
     this.input = h("textarea", {
       id,
       class: "code",
       rows: "3",
+      wrap: "off",
       spellcheck: "false",
       autocapitalize: "off",
       autocomplete: "off",
@@ -41,17 +47,41 @@ export class Editor {
     this.input.addEventListener("keydown", (event) => this.#key(event));
     this.input.addEventListener("input", () => this.#typed());
     this.input.addEventListener("blur", () => this.#close());
+    this.#breakpoints = new Breakpoints(this.input);
+    this.#debug = this.#debugging(launch);
     this.element = h(
       "section",
       { class: "editor card", "aria-label": "Run code" },
-      h("div", { class: "line apart" }, h("label", { for: id }, "Code"), button("Run", () => this.run(), { kind: "main" })),
-      h("div", { class: "typed" }, this.input, this.#list),
+      h(
+        "div",
+        { class: "line apart" },
+        h("label", { for: id }, "Code"),
+        h("div", { class: "line" }, this.#debug, button("Run", () => this.run(), { kind: "main" })),
+      ),
+      h("div", { class: "typed" }, this.#breakpoints.gutter, this.input, this.#list),
+      this.#breakpoints.list,
       hint,
     );
   }
 
-  told({ state }) {
+  #debugging(launch) {
+    const uncaught = h("input", { type: "checkbox" });
+    const debug = async () => {
+      if (!this.input.value.trim()) return this.input.focus();
+      const began = await launch(this.input.value, this.#breakpoints.all, uncaught.checked ? ["uncaught"] : []);
+      if (began) this.#ran();
+    };
+    return h("div", { class: "line" }, labelled("Stop at errors", uncaught), button("Debug", debug));
+  }
+
+  told({ state, can_debug: canDebug }) {
     this.#busy = state === "busy";
+    this.#debug.hidden = !canDebug;
+  }
+
+  /** Show in which line the debugged cell stands; null: in none. */
+  mark(line) {
+    this.#breakpoints.mark(line);
   }
 
   async run() {
@@ -75,6 +105,7 @@ export class Editor {
 
   #typed() {
     this.#close();
+    this.#breakpoints.typed();
     this.input.rows = Math.min(18, Math.max(3, this.input.value.split("\n").length));
   }
 
@@ -84,6 +115,9 @@ export class Editor {
     if (key === "Enter" && (event.shiftKey || event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       this.run();
+    } else if (key === "F9" && !this.#debug.hidden) {
+      event.preventDefault();
+      this.#breakpoints.toggleHere();
     } else if (key === "Tab" && !event.shiftKey && !this.#leaving && this.input.value) {
       event.preventDefault();
       this.#tab();

@@ -2,39 +2,27 @@
 import { call, transfer } from "../admin/api.js";
 import { confirmed } from "../admin/dialog.js";
 import { button, chip, h, named, newId, Notice } from "../admin/dom.js";
-import { Cell } from "./cell.js";
+import { Cells } from "./cells.js";
 import { Checkpoints } from "./checkpoints.js";
+import { Debugger } from "./debugger.js";
 import { Editor } from "./editor.js";
 import { Files } from "./files.js";
 import { saved } from "./saved.js";
 import { KINDS } from "./sessions.js";
 import { Variables } from "./variables.js";
 
-/** cells that the page shows, and cells whose outputs it holds, which is what the feed allows */
-const CELLS = 10_000;
-const SEEN = 64;
-/** pixels around the window in which cells are made */
-const MARGIN = 400;
 /** pixels from the end within which the page follows new output */
 const END = 120;
-/** pixels of a cell above and below its content (ui.css) */
-const PADDING = 16;
 
 export class Notebook {
   #feed;
   #session = null;
-  #cells = new Map();
-  /** numbers of the cells in view, and of those whose outputs are held */
-  #seen = new Set();
-  #held = new Set();
+  #cells;
   #following = false;
   /** whether no cells were told yet: those that come first have run before */
   #initial = true;
-  #asked = false;
   #wanted;
   #stop = new AbortController();
-  #watch;
-  #list = h("div", { class: "cells" });
   /** the place behind the last cell */
   #end = h("div", { class: "end" });
   #state = h("span", { class: "states" });
@@ -48,11 +36,16 @@ export class Notebook {
     this.#feed = feed;
     this.name = name;
     this.#wanted = cell;
+    this.#cells = new Cells(
+      () => this.#session,
+      (numbers) => this.#session && feed.see(numbers, this.#session.id),
+    );
     const id = newId();
     this.heading = h("h1", { id, tabindex: "-1" }, named(name));
     const path = `v1/sessions/${encodeURIComponent(name)}`;
-    this.editor = new Editor(path, this.notice, () => this.#codes(), () => this.#follow());
-    const panels = [new Variables(path), new Files(path), new Checkpoints(path)];
+    this.editor = new Editor(path, this.notice, () => this.#cells.codes, () => this.#follow(), (...what) => this.#debugger.launch(...what));
+    this.#debugger = new Debugger(path, (line) => this.editor.mark(line));
+    const panels = [this.#debugger, new Variables(path), new Files(path), new Checkpoints(path)];
     this.#panels = panels;
     this.element = h(
       "section",
@@ -64,16 +57,16 @@ export class Notebook {
       h(
         "div",
         { class: "columns" },
-        h("div", { class: "column" }, h("section", { "aria-label": "Cells" }, this.#empty, this.#list, this.#end), this.editor.element),
-        h("aside", { "aria-label": "Variables, files and checkpoints" }, ...panels.map((panel) => panel.element)),
+        h("div", { class: "column" }, h("section", { "aria-label": "Notebook" }, this.#empty, this.#cells.element, this.#end), this.editor.element),
+        h("aside", { "aria-label": "Debugger, variables, files and checkpoints" }, ...panels.map((panel) => panel.element)),
       ),
     );
-    this.#watch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${MARGIN}px 0px` });
     if (feed.tenant !== null) this.element.classList.add("looked");
     this.#listen();
   }
 
   #panels;
+  #debugger;
 
   #listen() {
     const options = { signal: this.#stop.signal };
@@ -87,17 +80,14 @@ export class Notebook {
 
   close() {
     this.#stop.abort();
-    this.#watch.disconnect();
     this.#feed.open(null);
-    for (const cell of this.#cells.values()) cell.leave();
+    this.#debugger.close();
+    this.#cells.clear();
   }
 
   /** Bring a cell into view. */
   goTo(number) {
-    const cell = this.#cells.get(number);
-    this.#wanted = cell ? null : number;
-    cell?.element.scrollIntoView({ block: "center" });
-    cell?.element.focus({ preventScroll: true });
+    this.#wanted = this.#cells.goTo(number) ? null : number;
   }
 
   #actions(path) {
@@ -152,13 +142,8 @@ export class Notebook {
 
   #open(session) {
     this.#session = session;
-    for (const cell of this.#cells.values()) cell.leave();
     this.#cells.clear();
-    this.#seen.clear();
-    this.#held.clear();
-    this.#watch.disconnect(); // else the cells of before would be told as out of view, by numbers that are new cells' now
     this.#initial = true;
-    this.#list.replaceChildren();
     this.#empty.textContent = "No cell has run yet. Type code below.";
     this.#empty.hidden = false;
     this.#now(session);
@@ -185,87 +170,36 @@ export class Notebook {
     for (const panel of this.#panels) panel.told(session);
   }
 
-  #tell({ cells, gone, oldest }) {
+  #tell({ cells, gone, oldest, more }) {
     this.#followIfAtEnd();
-    const added = new DocumentFragment();
-    const initial = this.#initial;
-    this.#initial = false;
-    let ended = false;
-    for (const head of cells) {
-      const known = this.#cells.get(head.number);
-      const cell = known ?? this.#add(head.number, added);
-      const [before, asked] = [known?.state, cell.question];
-      cell.tell(head);
-      ended ||= head.state === "done" || head.state === "failed";
-      if (!initial && before !== head.state && head.state !== "running") this.#say(`Cell ${head.number}: ${head.state}`);
-      if (head.question && !asked) this.#say(`Cell ${head.number} asks: ${head.question.prompt}`);
-    }
-    this.#list.append(added);
-    for (const number of gone) this.#lose(number, oldest);
-    while (this.#cells.size > CELLS) this.#remove(this.#cells.keys().next().value);
+    if (!this.#initial) this.#announce(cells);
+    this.#cells.tell(cells, more);
+    // The oldest cells are not kept for ever; others are gone because their client wanted no trace of them.
+    for (const number of gone) this.#cells[number < oldest ? "forget" : "remove"](number);
     this.#empty.hidden = this.#cells.size > 0;
-    if (this.#wanted !== null && this.#cells.has(this.#wanted)) this.goTo(this.#wanted);
-    if (ended) for (const panel of this.#panels) panel.cellEnded();
+    if (more) return;
+    this.#initial = false;
+    if (this.#wanted !== null) this.goTo(this.#wanted);
+    const ended = cells.filter(({ state }) => state === "done" || state === "failed");
+    if (ended.length) for (const panel of this.#panels) panel.cellsEnded(ended);
+  }
+
+  /** Say what has happened to cells since they were told last. */
+  #announce(heads) {
+    for (const { number, state, question } of heads) {
+      const known = this.#cells.get(number);
+      if (known?.state !== state && state !== "running") this.#say(`Cell ${number}: ${state}`);
+      if (question && !known?.question) this.#say(`Cell ${number} asks: ${question.prompt}`);
+    }
   }
 
   #say(text) {
     this.#news.textContent = text;
   }
 
-  #add(number, place) {
-    const cell = new Cell(this.name, number);
-    this.#cells.set(number, cell);
-    place.append(cell.element);
-    this.#watch.observe(cell.element);
-    return cell;
-  }
-
-  /** The oldest cells are not kept for ever; others are gone because their client wanted no trace of them. */
-  #lose(number, oldest) {
-    const cell = this.#cells.get(number);
-    if (!cell) return;
-    if (number >= oldest) return this.#remove(number);
-    this.#watch.unobserve(cell.element);
-    this.#seen.delete(number);
-    cell.forget();
-  }
-
-  #remove(number) {
-    const cell = this.#cells.get(number);
-    this.#watch.unobserve(cell.element);
-    cell.leave();
-    cell.element.remove();
-    this.#cells.delete(number);
-    this.#seen.delete(number);
-  }
-
   #show(frame) {
     this.#followIfAtEnd();
-    this.#cells.get(frame.cell)?.show(frame);
-  }
-
-  // -- what is in view ---------------------------------------------------------------------------------------
-
-  #look(entries) {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting) this.#seen.add(target.cell.number);
-      else this.#seen.delete(target.cell.number);
-    }
-    if (this.#asked) return;
-    this.#asked = true;
-    requestAnimationFrame(() => this.#see());
-  }
-
-  #see() {
-    this.#asked = false;
-    if (!this.#session) return;
-    const seen = new Set([...this.#seen].sort((a, b) => a - b).slice(-SEEN));
-    const gone = [...this.#held].filter((number) => !seen.has(number)).map((number) => this.#cells.get(number));
-    const heights = gone.map((cell) => cell && cell.element.clientHeight - PADDING); // all before the first change, which costs a layout
-    gone.forEach((cell, index) => cell?.leave(heights[index]));
-    for (const number of seen) if (!this.#held.has(number)) this.#cells.get(number)?.enter();
-    this.#held = seen;
-    this.#feed.see([...seen], this.#session.id);
+    this.#cells.show(frame);
   }
 
   /** Stay at the end if the reader is there. It is looked at once for all changes until the next frame. */
@@ -281,9 +215,5 @@ export class Notebook {
 
   #follow() {
     this.#end.scrollIntoView({ block: "end" });
-  }
-
-  #codes() {
-    return [...this.#cells.values()].map((cell) => cell.code).filter(Boolean);
   }
 }

@@ -21,8 +21,8 @@ export class Panel {
     this.session = session;
   }
 
-  /** A cell of the session has ended. */
-  cellEnded() {}
+  /** Cells of the session have ended. */
+  cellsEnded(_heads) {}
 
   async refresh() {
     await this.attempt(() => this.load());

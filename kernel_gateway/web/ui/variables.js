@@ -35,7 +35,7 @@ export class Variables extends Panel {
     );
   }
 
-  cellEnded() {
+  cellsEnded() {
     clearTimeout(this.#timer);
     // A look would wake a session that sleeps.
     if (this.element.open && this.session?.state !== "asleep") {
@@ -66,7 +66,7 @@ export class Variables extends Panel {
   }
 }
 
-function shape({ shape, length }) {
+export function shape({ shape, length }) {
   if (shape) return shape.join(" × ");
   return length == null ? NONE : count(length);
 }

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+import requests
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
@@ -17,7 +18,7 @@ from sessions.store.records import Look, read
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import e2b, jupyter, mcp
-from tests.kernel_gateway.calls import SHARED
+from tests.kernel_gateway.calls import SHARED, failure, until
 
 Frame = dict[str, Any]
 
@@ -38,6 +39,7 @@ class Page:
 
     def __init__(self, connection: WebSocketClientConnection) -> None:
         self.connection = connection
+        self.name = ""
         self.sessions: dict[str, Frame] = {}
         self.session = ""
         self.cells: dict[int, Frame] = {}
@@ -66,6 +68,7 @@ class Page:
                 self.sessions = {session["name"]: session for session in frame["sessions"]}
             case "opened":
                 self.session, self.cells, self.outputs = frame["session"]["id"], {}, {}
+                self.name = frame["session"]["name"]
             case "absent":
                 self.absent += 1
             case "cells":
@@ -174,22 +177,84 @@ async def test_output_is_told_while_its_cell_runs_and_only_of_cells_in_view(gate
         assert page.outputs == {}
 
 
-async def test_a_question_is_told_and_answered_by_the_executions_id(gateway: Gateway, session: str) -> None:
+ASKS = "print('Hello', input('Who? '))"
+
+
+async def answer(
+    gateway: Gateway, page: Page, cell: int, text: str | None, other: Frame | None = None
+) -> requests.Response:
+    """Answer what a cell asks now, as the page does."""
+    body = {"session": page.session, "cell": cell, "question": page.cells[cell]["question"]["number"], "input": text}
+    path = f"/ui/sessions/{page.name}/input"
+    return await asyncio.to_thread(gateway.call, "POST", path, json=body | (other or {}))
+
+
+async def test_a_question_is_told_and_answered_once(gateway: Gateway, session: str) -> None:
     async with watching(gateway, session) as page:
-        body = {"code": "print('Hello', input('Who? '))", "wait": False, "interactive": True}
+        body = {"code": f"{ASKS}\n{ASKS}", "wait": False, "interactive": True}
         made = gateway.call("POST", f"/v1/sessions/{session}/execute", json=body)
         assert made.status_code == 202
         await page.until(lambda: page.cells.get(1, {}).get("question"))
-        question = page.cells[1]["question"]
-        assert (question["execution"], question["prompt"]) == (made.json()["id"], "Who? ")
-        path = f"/v1/sessions/{session}/executions/{question['execution']}/input"
-        answer = {"input": "Ada", "question": question["number"]}
-        assert gateway.call("POST", path, json=answer).status_code == 204
+        assert page.cells[1]["question"] == {"prompt": "Who? ", "password": False, "number": 1}
+        for other in ({"session": "another"}, {"cell": 2}, {"question": 2}):
+            assert failure(await answer(gateway, page, 1, "Eve", other)) == (400, "SB002")
+        assert (await answer(gateway, page, 1, "Ada")).status_code == 204
+        await page.until(lambda: (page.cells[1]["question"] or {}).get("number") == 2)
+        assert failure(await answer(gateway, page, 1, "Ada", {"question": 1})) == (400, "SB002")  # sent twice
+        assert (await answer(gateway, page, 1, "Bob")).status_code == 204
         await page.until(lambda: page.ended(1))
         assert page.cells[1]["question"] is None
         await page.see(1)
         await page.until(lambda: page.outputs[1])
-        assert page.text(1) == "Hello Ada\n"
+        assert page.text(1) == "Hello Ada\nHello Bob\n"
+
+
+async def test_a_question_of_a_jupyter_clients_cell_is_answered_by_the_page_or_the_client(gateway: Gateway) -> None:
+    kernel = gateway.call("POST", "/api/kernels", json={}).json()["id"]
+    async with watching(gateway, kernel) as page, jupyter.connected(gateway, kernel) as client:
+        for number, by_page in ((1, True), (2, False), (3, True)):
+            asked = {"code": ASKS, "silent": False, "store_history": True, "user_expressions": {}, "allow_stdin": True}
+            sent = await client.send("shell", "execute_request", asked)
+            await page.until(lambda number=number: page.cells.get(number, {}).get("question"))  # type: ignore[misc]
+            if by_page:
+                assert (await answer(gateway, page, number, "Page")).status_code == 204
+            # the client's own answer comes too late where the page was first, and answers no later question either
+            await client.send("stdin", "input_reply", {"status": "ok", "value": "Client"})
+            seen = await client.of(sent)
+            text = "".join(message["content"].get("text", "") for message in seen)
+            assert text == ("Hello Page\n" if by_page else "Hello Client\n")
+    gateway.call("DELETE", f"/api/kernels/{kernel}")
+
+
+async def test_a_question_of_a_call_over_mcp_is_answered_on_the_page(gateway: Gateway, session: str) -> None:
+    wire = mcp.legacy("tools/call", asks=True, name="run_code", arguments={"session": session, "code": ASKS})
+    asked: dict[str, Any] = {}
+
+    def over_mcp() -> dict[str, Any]:
+        with mcp.streamed(gateway, wire) as messages:
+            asked.update(next(messages))
+            reply = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "decline"}}
+            until(lambda: gateway.call("GET", f"/v1/sessions/{session}").json()["state"] == "idle")
+            gateway.call("POST", "/mcp", json=reply, headers=wire.headers)
+            return dict(next(messages)["result"])
+
+    async with watching(gateway, session) as page:
+        calling = asyncio.create_task(asyncio.to_thread(over_mcp))  # noqa: TID251 - awaited below
+        await page.until(lambda: page.cells.get(1, {}).get("question"))
+        assert (await answer(gateway, page, 1, "Ada")).status_code == 204
+        assert (await calling)["structuredContent"]["text"] == "Hello Ada\n"
+
+
+async def test_only_the_tenant_answers(gateway: Gateway, session: str) -> None:
+    async with watching(gateway, session) as page:
+        gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": ASKS, "wait": False, "interactive": True})
+        await page.until(lambda: page.cells.get(1, {}).get("question"))
+        body = {"session": page.session, "cell": 1, "question": 1, "input": "Eve"}
+        path = f"/ui/sessions/{session}/input"
+        assert failure(gateway.call("POST", path, tenant="bob", json=body)) == (404, "SB011")
+        assert (await answer(gateway, page, 1, None)).status_code == 204
+        await page.until(lambda: page.ended(1))
+        assert page.cells[1]["state"] == "failed"  # EOFError
 
 
 async def test_a_cell_without_a_trace_disappears(gateway: Gateway, session: str) -> None:

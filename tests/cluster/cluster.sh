@@ -55,25 +55,28 @@ api() { # METHOD PATH [BODY]: one request as administrator
 build() {
   command -v go >/dev/null || die 'no Go; 1.26 or newer is needed'
   mkdir -p "$BIN"
-  local folder name stamp
+  local folder name stamp made_of
   for folder in "$HERE"/programs/*/; do
     name=$(basename "$folder")
     stamp=$CACHE/$name.built
-    if [[ -e $stamp ]] && cat "$folder"/* | cmp --silent - "$stamp"; then continue; fi
+    made_of=$(cat "$folder"/* && linker_flags "$folder")
+    if [[ -e $stamp && $(<"$stamp") == "$made_of" ]]; then continue; fi
     echo "==> building $name"
     (
       cd "$folder"
       target=tool
       if [[ -e main.go ]]; then target=.; fi
-      flags='-s -w'
-      # Without its version, Helm and others do not know what the cluster can do.
-      if version=$(go list -m -f '{{.Version}}' k8s.io/kubernetes 2>/dev/null); then
-        flags+=" -X k8s.io/component-base/version.gitVersion=$version"
-      fi
-      CGO_ENABLED=0 go build -trimpath -ldflags "$flags" -o "$BIN/" "$target"
+      CGO_ENABLED=0 go build -trimpath -ldflags "$(linker_flags .)" -o "$BIN/" "$target"
     )
-    cat "$folder"/* >"$stamp"
+    printf '%s\n' "$made_of" >"$stamp"
   done
+}
+
+linker_flags() { # FOLDER
+  local version
+  version=$(sed -n 's#^require k8s.io/kubernetes \(v.*\)#\1#p' "$1/go.mod")
+  # Without its version, Helm and others do not know what the cluster can do.
+  echo "-s -w${version:+ -X k8s.io/component-base/version.gitVersion=$version}"
 }
 
 # --- the control plane ---------------------------------------------------------------------------------

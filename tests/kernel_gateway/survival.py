@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -234,4 +234,25 @@ DEATHS: dict[str, tuple[str, str, float]] = {
 def deaths(*, auto: bool) -> dict[str, Event]:
     return {
         name: cell(code, status=status, auto=auto, timeout=seconds) for name, (code, status, seconds) in DEATHS.items()
+    }
+
+
+#: the events of the rows that each table of the page has
+EVERYWHERE: dict[str, dict[str, Event]] = {
+    "an error, an interrupt, a timeout that the cell obeys": {
+        "error": cell("1 / 0", status="error"),
+        "interrupt": interrupt,
+        "timeout": cell("import time; time.sleep(300)", status="timeout", timeout=2),
+    },
+    "the kernel dies: out of memory, `os._exit`, a crash, a cell that ignores interrupts": deaths(auto=False),
+    "a restart that a client asked for": {"restart": restart},
+}
+
+
+def by_name(table: Iterable[str], events: Mapping[str, Mapping[str, Event]]) -> dict[str, tuple[str, Event]]:
+    """Return the row and the event of each test, by the row's number in the table and the event's name."""
+    return {
+        f"{number} {name}": (row, event)
+        for number, row in enumerate(table, 1)
+        for name, event in events.get(row, {}).items()
     }

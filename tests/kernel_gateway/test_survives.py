@@ -54,15 +54,9 @@ def rows(title: str = "What survives what") -> dict[str, tuple[str, str, str, st
 
 #: the events of each row
 EVENTS: dict[str, dict[str, Event]] = {
-    "an error, an interrupt, a timeout that the cell obeys": {
-        "error": survival.cell("1 / 0", status="error"),
-        "interrupt": survival.interrupt,
-        "timeout": survival.cell("import time; time.sleep(300)", status="timeout", timeout=2),
-    },
-    "the kernel dies: out of memory, `os._exit`, a crash, a cell that ignores interrupts": survival.deaths(auto=False),
+    **survival.EVERYWHERE,
     'the same with `"checkpoints": "auto"`': survival.deaths(auto=True),
     "a rollback to a checkpoint": {"rollback": survival.rollback},
-    "a restart that a client asked for": {"restart": survival.restart},
     "the session falls asleep (`on_idle`: `sleep`) and wakes": {"sleep": survival.fall_asleep},
     "the session is culled or ended; or the gateway is stopped without `keep_sessions`, "
     "whether the session sleeps or not": {
@@ -86,17 +80,13 @@ EVENTS: dict[str, dict[str, Event]] = {
         "gateway": survival.asleep_meanwhile(machine=False),
     },
 }
-BY_NAME = {
-    f"{number} {name}": (row, event)
-    for number, (row, events) in enumerate(EVENTS.items(), 1)
-    for name, event in events.items()
-}
+BY_NAME = survival.by_name(rows(), EVENTS)
 
 # -- checks ----------------------------------------------------------------------------------------------------
 
 
 def test_each_row_of_the_table_is_checked() -> None:
-    assert list(rows()) == list(EVENTS)
+    assert set(rows()) == set(EVENTS)
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,7 +41,18 @@ LOOK, CONNECT = 0.2, 10.0
 WITNESS = "witness"
 #: port of the kubelet on each node
 KUBELET = 10250
+NO_ANSWER = "a Pod of the proof gives no answer"
 Target = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the probe has found in one Pod."""
+
+    gvisor: bool
+    #: targets that answered
+    reached: set[Target]
+    inventory: Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +161,14 @@ async def _reach(
     everything = [*at.values(), *outside]
     asked = [_asked(cluster, name, [target for target in everything if target != at[name]]) for name in at]
     answers = dict(zip(at, await asyncio.gather(*asked), strict=True))
-    reached = {name: {(host, port) for host, port in answer["reached"]} for name, answer in answers.items()}
+    reached = {name: answer.reached for name, answer in answers.items()}
     _check(reached, {at[name] for name in witnesses} | {cluster.address}, {at[name] for name in kernels}, witnesses)
-    if settings.gvisor and not all(answers[name]["gvisor"] for name in kernels):
+    gvisor = all(answers[name].gvisor for name in kernels)
+    if settings.gvisor and not gvisor:
         raise NotInitialized(
             f"the runtime class {settings.runtime_class!r} is not gVisor; a plain runtime must be asked for by name"
         )
-    first = answers[kernels[0]]
-    return Proven(all(answers[name]["gvisor"] for name in kernels), Inventory(first["python"], first["packages"]))
+    return Proven(gvisor, answers[kernels[0]].inventory)
 
 
 def _check(
@@ -167,14 +178,22 @@ def _check(
     for name, found in reached.items():
         if name not in witnesses:
             if found:
-                raise NotInitialized(f"the cluster does not enforce network policies: a kernel reached {found}")
+                told = f"a kernel reached {_named(found)}"
+                raise NotInitialized(f"the cluster does not enforce network policies: {told}")
         elif through := found & shut:
-            raise NotInitialized(f"the cluster does not enforce network policies: a Pod reached a kernel, {through}")
+            told = f"a Pod reached a kernel at {_named(through)}"
+            raise NotInitialized(f"the cluster does not enforce network policies: {told}")
         elif len(missed := open_to_all - found) > 1:  # it does not ask itself
-            raise NotInitialized(f"the control of the proof fails: a Pod without a policy does not reach {missed}")
+            told = f"a Pod without a policy does not reach {_named(missed)}"
+            raise NotInitialized(f"the control of the proof fails: {told}")
 
 
-async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> dict[str, Any]:
+def _named(targets: Iterable[Target]) -> str:
+    """Return the addresses of targets, for the operator."""
+    return ", ".join(f"{host}:{port}" for host, port in sorted(targets))
+
+
+async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> Answer:
     """Run the probe in a Pod, and return its answer."""
     request = orjson.dumps({"listen": None, "targets": targets}).decode()
     said = b""
@@ -182,10 +201,19 @@ async def _asked(cluster: Cluster, name: str, targets: list[Target]) -> dict[str
         async with cluster.run(name, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/probe.py", request]) as stream:
             while piece := await stream.read():
                 said += piece
-        answer: dict[str, Any] = orjson.loads(said)
-    except (ConnectionFailed, orjson.JSONDecodeError) as error:
-        raise NotInitialized("a Pod of the proof gives no answer") from error
-    return answer
+    except ConnectionFailed as error:
+        raise NotInitialized(NO_ANSWER) from error
+    return _answer(said)
+
+
+def _answer(said: bytes) -> Answer:
+    """Return what a probe has found, from what it has printed."""
+    try:
+        found = orjson.loads(said)
+        reached = {(str(host), int(port)) for host, port in found["reached"]}
+        return Answer(bool(found["gvisor"]), reached, Inventory(found["python"], found["packages"]))
+    except (ValueError, KeyError) as error:
+        raise NotInitialized(NO_ANSWER) from error
 
 
 async def _connects(target: Target) -> bool:
@@ -207,12 +235,9 @@ async def _connects(target: Target) -> bool:
 async def _prove_early(cluster: Cluster, names: list[str]) -> None:
     """Check that kernels have reached nobody in their first moments."""
     for name in names:
-        try:
-            reached = orjson.loads(await cluster.log(name))["reached"]
-        except (orjson.JSONDecodeError, KeyError) as error:
-            raise NotInitialized("a Pod of the proof gives no answer") from error
-        if reached:
-            raise NotInitialized(f"the cluster enforces network policies too late: a new kernel reached {reached}")
+        if reached := _answer(await cluster.log(name)).reached:
+            told = f"a new kernel reached {_named(reached)}"
+            raise NotInitialized(f"the cluster enforces network policies too late: {told}")
 
 
 async def _remove(cluster: Cluster, names: list[str]) -> None:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 from pydantic import TypeAdapter, ValidationError
@@ -57,10 +57,10 @@ def _only_logged() -> Iterator[None]:
         log.exception("the ledger cannot be written")
 
 
-@cache  # to make one takes longer than to open the database
-def _records(kind: type[R]) -> TypeAdapter[R]:
-    """Return what reads and writes the records of one kind."""
-    return TypeAdapter(kind)
+@cache  # to make them takes longer than to open the database
+def _adapters() -> dict[str, TypeAdapter[Any]]:
+    """Return what reads and writes the records, by the name of their kind."""
+    return {kind.__name__: TypeAdapter(kind) for kind in (SessionRecord, SandboxRecord, SnapshotRecord)}
 
 
 class _RecordTable(Generic[R]):
@@ -69,7 +69,7 @@ class _RecordTable(Generic[R]):
     def __init__(self, database: sqlite3.Connection, kind: type[R]) -> None:
         self._database = database
         self._kind = kind.__name__
-        self._records = _records(kind)
+        self._records: TypeAdapter[R] = _adapters()[self._kind]
 
     def all(self) -> Iterator[R]:
         rows = "SELECT tenant, name, record FROM kept WHERE kind = ? ORDER BY rowid"

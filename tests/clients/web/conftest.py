@@ -30,6 +30,23 @@ document.addEventListener("securitypolicyviolation", (event) =>
   window.violations.push(`${event.effectiveDirective} ${event.blockedURI} ${event.sample}`));
 """
 
+#: how people see the pages
+LOOKS: dict[str, dict[str, Any]] = {
+    "light": {"viewport": {"width": 1280, "height": 860}},
+    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
+    "narrow": {"viewport": {"width": 360, "height": 740}},
+    "narrow-dark": {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "reduced_motion": "reduce"},
+}
+
+
+@pytest.fixture(scope="module")
+def artifacts(request: pytest.FixtureRequest) -> Path | None:
+    """The directory of pictures, or None for no pictures."""
+    directory: Path | None = request.config.getoption("--artifacts")
+    if directory is not None:
+        directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
 
 @pytest.fixture(scope="module")
 def gateway() -> Iterator[Gateway]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from tests.clients.web.conftest import AdminPage, SessionPage
+from tests.clients.web.conftest import LOOKS, AdminPage, SessionPage
 from tests.clients.web.fake import FakeProviders
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -45,22 +45,6 @@ NAMELESS = """() => [...document.querySelectorAll("button, a, input, select, tex
   .filter((it) => it.checkVisibility() && !(it.textContent.trim() || it.labels?.length || it.ariaLabel || it.title))
   .filter((it) => it.alt == null || it.tagName !== "IMG")
   .map((it) => it.outerHTML)"""
-
-LOOKS: dict[str, dict[str, Any]] = {
-    "light": {"viewport": {"width": 1280, "height": 860}},
-    "dark": {"viewport": {"width": 1280, "height": 860}, "color_scheme": "dark"},
-    "narrow": {"viewport": {"width": 360, "height": 740}},
-    "narrow-dark": {"viewport": {"width": 360, "height": 740}, "color_scheme": "dark", "reduced_motion": "reduce"},
-}
-
-
-@pytest.fixture(scope="module")
-def artifacts(request: pytest.FixtureRequest) -> Path | None:
-    """The directory of pictures, or None for no pictures."""
-    directory: Path | None = request.config.getoption("--artifacts")
-    if directory is not None:
-        directory.mkdir(parents=True, exist_ok=True)
-    return directory
 
 
 def with_alerts(overview: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +151,7 @@ def test_the_session_page_can_be_read(
     look_at("question")
     session_page.press("Send", session_page.cell(4))
     expect(session_page.cell(4)).to_contain_text("done")
-    for panel in ("Variables", "Files", "Checkpoints"):
+    for panel in ("Debugger", "Variables", "Files", "Checkpoints"):
         page.get_by_role("heading", name=panel).click()
     session_page.press("sales")
     expect(page.get_by_role("heading", name="sales")).to_be_visible()
@@ -178,6 +162,14 @@ def test_the_session_page_can_be_read(
     session_page.code.fill("sales.gro")
     session_page.code.press("Tab")
     look_at("code")
+    session_page.code.fill("for row in range(3):\n    total = row * 2\nprint(total)")
+    session_page.code.press("ArrowUp")
+    session_page.code.press("F9")
+    session_page.press("Debug")
+    expect(page.get_by_text("The cell stands in line 2")).to_be_visible()
+    page.get_by_role("heading", name="Debugger").scroll_into_view_if_needed()
+    look_at("debugger")
+    session_page.press("End cell")
 
 
 def test_the_session_page_is_used_by_the_keyboard_alone(session_page: SessionPage) -> None:

@@ -14,6 +14,7 @@ import requests
 from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClientConnection, websocket_connect
 
+from kernel_gateway.http.sockets import REVOKED
 from sessions.store.records import Look, read
 from tests import gateways
 from tests.gateways import KEYS, Gateway
@@ -47,6 +48,7 @@ class Page:
         self.codes: dict[int, str] = {}
         self.errors: list[Frame] = []
         self.absent = 0
+        self._over = False
 
     async def send(self, **frame: Any) -> None:
         await self.connection.write_message(json.dumps(frame))
@@ -82,6 +84,13 @@ class Page:
             case "error":
                 self.errors.append(frame["error"])
 
+    async def end(self) -> int | None:
+        """Read until the connection is closed, and return the close code."""
+        async with asyncio.timeout(60):
+            while not self._over:
+                self._over = await self.connection.read_message() is None
+        return self.connection.close_code
+
     def ended(self, number: int) -> bool:
         return self.cells.get(number, {}).get("state") in {"done", "failed"}
 
@@ -103,8 +112,7 @@ async def watching(
         yield page
     finally:
         connection.close()
-        while await connection.read_message() is not None:
-            pass
+        await page.end()
 
 
 async def test_the_key_is_a_subprotocol_that_is_never_repeated(gateway: Gateway) -> None:
@@ -331,6 +339,34 @@ async def test_large_outputs_arrive_whole_in_several_frames(gateway: Gateway, se
         await page.see(1)
         await page.until(lambda: len(page.outputs[1]) == 100)
         assert [output["data"]["text/plain"][:2] for output in page.outputs[1][98:]] == ["98", "99"]
+
+
+async def test_a_page_that_reads_nothing_harms_nobody(gateway: Gateway, session: str) -> None:
+    shown = "display({'text/plain': str(number) * 1_000_000}, raw=True)"
+    gateway.execute(session, f"from IPython.display import display\nfor number in range(9): {shown}")
+    async with watching(gateway, session) as page, watching(gateway, session) as stuck:
+        await page.until(lambda: page.ended(1))
+        with gateway.growth() as growth:
+            await stuck.send(see=[1], session=page.session)  # and from here on it reads nothing
+            await page.see(1)
+            await page.until(lambda: len(page.outputs[1]) == 9)
+            for number in range(2, 12):
+                await asyncio.to_thread(gateway.execute, session, "print('x' * 100_000)")
+                await page.until(lambda number=number: page.ended(number))  # type: ignore[misc]  # bound at once
+        assert growth.bytes < 32 * 2**20  # of 9 MB, a copy for the page that reads, and what waits for the other one
+
+
+async def test_a_page_is_closed_when_its_key_is_revoked(gateway: Gateway, session: str) -> None:
+    admin = {"Authorization": f"Bearer {gateway.admin_key()}"}
+    made = gateway.call("POST", "/v1/admin/keys", tenant=None, headers=admin, json={"tenant": "alice"}).json()
+    gateway.execute(session, "1")
+    async with watching(gateway, session, key=made["key"]) as page, watching(gateway, session) as other:
+        await page.until(lambda: page.ended(1))
+        await other.until(lambda: other.ended(1))
+        gateway.call("DELETE", f"/v1/admin/keys/{made['id']}", tenant=None, headers=admin)
+        assert await page.end() == REVOKED
+        gateway.execute(session, "2")
+        await other.until(lambda: other.ended(2))
 
 
 # -- looks of an admin -----------------------------------------------------------------------------------------

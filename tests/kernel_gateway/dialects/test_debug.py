@@ -153,9 +153,11 @@ def test_log_points_and_hits_are_counted_and_breakpoints_replaced(gateway: Gatew
 
 @process_only
 def test_a_cell_that_runs_is_paused(gateway: Gateway, session: str) -> None:
-    code = "import time\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.01)"
-    answer = gateway.call("POST", f"/v1/sessions/{session}/debug", json={"command": "launch", "code": code})
+    code = "import time\nopen('begun', 'w').close()\nn = 0\nwhile True:\n    n += 1\n    time.sleep(0.01)"
+    path = f"/v1/sessions/{session}/debug"
+    answer = gateway.call("POST", path, json={"command": "launch", "code": code, "within": 0})
     assert answer.json()["state"] == "running"
+    until(lambda: exists(gateway, session, "begun"))
     seen = debug(gateway, session, "pause")
     assert (seen["state"], seen["reason"]) == ("stopped", "pause")
     outermost = len(seen["frames"]) - 1
@@ -243,7 +245,7 @@ def test_code_that_forges_events_or_breaks_the_debugger_harms_nobody(
     path, asked = f"/v1/sessions/{session}/debug", {"command": "launch", "code": HOSTILE + attack}
     found = "running"
     while found == "running":
-        answer = gateway.call("POST", path, json=asked)
+        answer = gateway.call("POST", path, json=asked | {"within": 1})
         found, asked = answer.json().get("state") or failure(answer)[1], {"command": "wait"}
         assert len(answer.content) < 16 * 1024
     assert found in {told or found, "ended", "stopped", "SB003", "SB071"}

@@ -117,3 +117,13 @@ def test_a_debugged_cell_needs_a_reader_and_lines_that_exist(
         "POST", f"/v1/sessions/{session}/execute", json={"code": "1", **debug, **fields}, headers=accept
     )
     assert failure(answer) == (HTTPStatus.BAD_REQUEST, "SB002")
+
+
+@process_only
+async def test_an_interrupt_ends_a_cell_that_stands_and_stops_it_nowhere_else(gateway: Gateway, debugged: str) -> None:
+    async with connected(gateway, debugged) as socket:
+        await socket.send(code=CODE, debug=PLAN | {"exceptions": ["raised", "uncaught"]})
+        await socket.until("stopped")
+        await socket.send(interrupt=True)
+        events = await socket.until("result")
+        assert ("stopped" in {event["type"] for event in events}, events[-1]["status"]) == (False, "interrupted")

@@ -40,16 +40,16 @@ def main(arguments: argparse.Namespace, remote: Remote) -> None:
     print(*_row(reply), sep="  ")
     if columns := reply.get("columns"):
         rows = [[column["name"] for column in columns], *reply["rows"]]
-        print_table([tuple(map(_shown, row)) for row in rows])
+        print_table([tuple(map(shown, row)) for row in rows])
     print_table(map(_row, reply.get("entries", ())))
 
 
 def _row(variable: dict[str, Any]) -> tuple[str, ...]:
     size = variable.get("shape", variable.get("length", ""))
-    shown = " × ".join(map(str, size)) if isinstance(size, list) else str(size)  # noqa: RUF001 - the sign of a product
-    return (*map(_shown, (variable["name"], variable["type"])), shown, _shown(variable["preview"]))
+    sizes = " × ".join(map(str, size)) if isinstance(size, list) else str(size)  # noqa: RUF001 - the sign of a product
+    return (*map(shown, (variable["name"], variable["type"])), sizes, shown(variable["preview"]))
 
 
-def _shown(text: str) -> str:
+def shown(text: str) -> str:
     """Return a text of the kernel without characters that move the cursor or change the terminal."""
     return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)

@@ -124,17 +124,20 @@ class AsyncSession:
         plain: bool = False,
         store_history: bool = True,
         key: str | None = None,
+        debug: Mapping[str, Any] | None = None,
     ) -> AsyncGenerator[Event, None]:
         """Run a cell and yield what it shows as it comes; the last event has the result.
 
         Whoever leaves before that - a break, Ctrl-C, a cancelled task - interrupts the cell, and its variables stay.
-        The arguments and errors are those of `run`.
+        The arguments and errors are those of `run`. With `debug`, which has `breakpoints` and `exceptions`, the cell
+        runs under the debugger: the events `stopped` and `continued` say where it stands, and the call `debug` goes on.
         """
         body: dict[str, Any] = {"code": code, "plain": plain, "store_history": store_history}
         asked = {
             "timeout": timeout,
             "arguments": arguments,
             "idempotency_key": key,
+            "debug": debug,
             "stdin": None if stdin is None else list(stdin),
         }
         body |= {name: value for name, value in asked.items() if value is not None}

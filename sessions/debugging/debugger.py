@@ -32,7 +32,7 @@ from sessions.model.errors import (
     ShuttingDown,
 )
 from sessions.model.kernelspecs import KernelSpec
-from sessions.model.tasks import set_within, spawn
+from sessions.model.tasks import set_within, shielded, spawn
 from sessions.model.values import Breakpoint, DebugPlan, ExecuteRequest
 
 #: seconds after a client's last command in which a stopped cell is ended, and the longest time of a debugged cell
@@ -97,9 +97,8 @@ class Debugger:
         adapter = Adapter(kernel, request.code)
         try:
             self._breakpoints = await adapter.attach(request.debug)
-        except SessionError:
-            with suppress(SessionError):
-                await adapter.detach()
+        except (SessionError, asyncio.CancelledError):
+            await shielded(spawn(_detached(adapter), "detach a debugger"))
             raise
         self._adapter = adapter
 
@@ -108,10 +107,7 @@ class Debugger:
         if request.debug is None or self._adapter is None:
             return
         adapter, self._adapter, self._stop = self._adapter, None, None
-        self._news.set()
-        if adapter.kernel.alive:
-            with suppress(SessionError):  # the kernel has ended, or its code has broken the debugger
-                await adapter.detach()
+        await _detached(adapter)
 
     def received(self, message: Message) -> None:
         """Take an event of the kernel's debugger. Any code can send such a message, at any time."""
@@ -163,9 +159,8 @@ class Debugger:
         with suppress(SessionError):  # the kernel does not answer: it has another problem
             threads = await adapter.left_behind() if self._kernelspec.debugger else None
         yield bool(threads)
-        if threads is not None and kernel.alive:
-            with suppress(SessionError):  # then the next debugged cell detaches it
-                await adapter.detach()
+        if threads is not None:
+            await _detached(adapter)
 
     # -- what clients do --------------------------------------------------------------------------------------
 
@@ -369,6 +364,13 @@ class Debugger:
                 self._idle.cancel()
                 self._idle = None
             self._news.set()
+
+
+async def _detached(adapter: Adapter) -> None:
+    """Detach a debugger. If it does not answer, because code has broken it, the next debugged cell tries again."""
+    if adapter.kernel.alive:
+        with suppress(SessionError):
+            await adapter.detach()
 
 
 def valid_plan(breakpoints: tuple[Breakpoint, ...], exceptions: tuple[str, ...], code: str) -> DebugPlan:

@@ -62,6 +62,13 @@ def session(gateway: Gateway) -> Iterator[str]:
 
 
 @pytest.fixture
+def debugged(gateway: Gateway) -> Iterator[str]:
+    """A session whose kernel has loaded the debugger, which takes long. Tests share it, and leave no trace in it."""
+    yield "debugged"
+    gateway.call("POST", "/v1/sessions/debugged/debug", json={"command": "terminate"})
+
+
+@pytest.fixture
 def kernel(gateway: Gateway) -> Iterator[str]:
     """The id of a kernel that a Jupyter client has started."""
     made = gateway.call("POST", "/api/kernels", json={})

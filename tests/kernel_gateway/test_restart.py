@@ -271,6 +271,26 @@ def test_a_cell_runs_on_while_a_stopped_gateway_is_replaced(tmp_path: Path) -> N
     assert outcomes(tmp_path)[0]["unknown"] == 1
 
 
+@pytest.mark.parametrize("end", ["killed", "stopped"])
+def test_no_cell_is_left_at_a_breakpoint(tmp_path: Path, end: str) -> None:
+    code = "def f():\n    return 1\nn = f()"
+    launch = {"command": "launch", "code": code, "breakpoints": [{"line": 2}]}
+    with gateway("docker", state_dir=str(tmp_path), keep_sessions="true") as serving:
+        serving.execute("s", "n = 0")
+        seen = serving.call("POST", "/v1/sessions/s/debug", json=launch).json()
+        while seen["state"] == "running":
+            seen = serving.call("POST", "/v1/sessions/s/debug", json={"command": "wait"}).json()
+        assert seen["state"] == "stopped"
+        if end == "killed":
+            kill(serving)
+    with gateway("docker", state_dir=str(tmp_path), keep_sessions="true") as serving:
+        reply = serving.execute("s", "print(n)", timeout=60)
+        assert (text_of(reply), reply["state"]) == ("0\n", "preserved")
+        assert ("stood at a breakpoint" in reply["state_reason"]) == (end == "killed")
+        assert text_of(serving.execute("s", "print(f())", timeout=60)) == "1\n"
+        assert serving.call("POST", "/v1/sessions/s/debug", json=launch).json()["state"] in {"stopped", "running"}
+
+
 def test_the_second_signal_does_not_wait_for_cells(tmp_path: Path) -> None:
     with gateway("docker", state_dir=str(tmp_path), drain_timeout="600") as serving:
         serving.execute("s", "x = 1")

@@ -101,6 +101,38 @@ def test_twenty_sessions_fall_asleep_and_wake_at_once_beside_one_that_computes(g
         gateway.call("DELETE", f"/v1/sessions/{name}")
 
 
+def test_a_session_that_was_debugged_sleeps_and_wakes_and_is_debugged_again(gateway: Gateway) -> None:
+    name = make(gateway)
+    path = f"/v1/sessions/{name}"
+    stop = {"command": "launch", "code": "def f(n):\n    return n\nx = f(41)", "breakpoints": [{"line": 2}]}
+    gateway.execute(name, "x = 40")
+    assert gateway.call("POST", f"{path}/checkpoints", json={"name": "before"}).status_code == 201
+    assert debugged(gateway, path, **stop) == "stopped"
+    for call in ("sleep", "checkpoints", "branch"):
+        refused = gateway.call("POST", f"{path}/{call}", json={"as": f"{name}-b"} if call == "branch" else {})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SB041"), refused.text
+    assert debugged(gateway, path, command="continue") == "ended"
+    for _ in range(2):
+        wait(gateway, name, "asleep")
+        reply = gateway.execute(name, "print(x)")
+        assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")
+        assert debugged(gateway, path, **stop) == "stopped"
+        assert debugged(gateway, path, command="terminate") == "ended"
+    assert debugged(gateway, path, **stop) == "stopped"
+    assert gateway.call("POST", f"{path}/rollback", json={"to": "before"}).status_code == 200
+    reply = gateway.execute(name, "print(x)")
+    assert (reply["outputs"][0]["text"], reply["state"]) == ("40\n", "rolled_back")
+    assert debugged(gateway, path, **stop) == "stopped"
+
+
+def debugged(gateway: Gateway, path: str, **command: object) -> str:
+    """Do a command of the debugger; return the state of the cell when it stops or ends."""
+    answer = gateway.call("POST", f"{path}/debug", json=command)
+    assert answer.status_code == 200, answer.text
+    state: str = answer.json()["state"]
+    return debugged(gateway, path, command="wait") if state == "running" else state
+
+
 def test_a_sleeping_session_outlives_a_gateway_that_is_killed(gateway: Gateway) -> None:
     name = make(gateway)
     gateway.execute(name, "x = 41")

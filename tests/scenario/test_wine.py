@@ -120,6 +120,18 @@ def test_the_exported_notebook_gives_the_same_when_run_again(
         assert told(after) == told(before)
 
 
+@pytest.mark.engine
+def test_a_replay_rebuilds_the_session_and_finds_every_output_again(
+    gateway: Gateway, replies: dict[str, dict[str, Any]]
+) -> None:
+    report = gateway.call("POST", "/v1/replay", json={"from": SESSION, "as": "wine-again", "timeout": 120}).json()
+    different = [cell for cell in report["cells"] if not cell["same"]]
+    assert different == []
+    assert (report["same"], report["skipped"], report["missing"]) == (len(CELLS), 0, 0)
+    assert [cell["status"] for cell in report["cells"]] == [reply["status"] for reply in replies.values()]
+    assert gateway.text("wine-again", "round(accuracy, 3), test.shape") == f"({text_of(replies[FIT])}, (45, 13))"
+
+
 def told(cell: nbformat.NotebookNode) -> list[Any]:
     """Return the content of a cell's outputs: kinds, words and pictures' sizes, not the formatting."""
     return [

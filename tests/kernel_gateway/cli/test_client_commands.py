@@ -59,7 +59,7 @@ CALLS = [
     ("tenants", "list"),
     ("tenants", "limits", "carol", "--sessions", "1"),
 ]
-CLIENTS = {"run", "console", *(call[0] for call in CALLS)}
+CLIENTS = {"run", "console", "debug", "replay", *(call[0] for call in CALLS)}
 
 
 @pytest.fixture

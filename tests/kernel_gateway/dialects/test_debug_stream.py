@@ -30,8 +30,8 @@ async def acted(socket: Socket, command: str, **fields: object) -> list[dict[str
 
 
 @process_only
-async def test_a_socket_tells_where_the_cell_stands_and_takes_commands(gateway: Gateway, session: str) -> None:
-    async with connected(gateway, session) as socket:
+async def test_a_socket_tells_where_the_cell_stands_and_takes_commands(gateway: Gateway, debugged: str) -> None:
+    async with connected(gateway, debugged) as socket:
         await socket.send(code=CODE, debug=PLAN, id="cell")
         started, stopped = await socket.until("stopped")
         assert started["type"] == "started"
@@ -60,28 +60,28 @@ async def test_a_socket_tells_where_the_cell_stands_and_takes_commands(gateway: 
 
 
 @process_only
-async def test_a_debugged_cell_ends_when_its_socket_closes(gateway: Gateway, session: str) -> None:
-    async with connected(gateway, session) as socket:
+async def test_a_debugged_cell_ends_when_its_socket_closes(gateway: Gateway, debugged: str) -> None:
+    async with connected(gateway, debugged) as socket:
         await socket.run("before = 1")
         await socket.send(code=CODE, debug=PLAN)
         await socket.until("stopped")
-        assert not idle(gateway, session)
-    until(lambda: idle(gateway, session))
-    assert gateway.text(session, "before, f(1)") == "(1, 2)"
+        assert not idle(gateway, debugged)
+    until(lambda: idle(gateway, debugged))
+    assert gateway.text(debugged, "before, f(1)") == "(1, 2)"
 
 
 @process_only
-def test_a_stream_tells_where_the_cell_stands_while_others_act(gateway: Gateway, session: str) -> None:
+def test_a_stream_tells_where_the_cell_stands_while_others_act(gateway: Gateway, debugged: str) -> None:
     def act(command: str) -> None:
         asked = {"command": command, "within": 0}
-        assert gateway.call("POST", f"/v1/sessions/{session}/debug", json=asked).json()["state"] in {
+        assert gateway.call("POST", f"/v1/sessions/{debugged}/debug", json=asked).json()["state"] in {
             "running",
             "stopped",
             "ended",
         }
 
     lines = []
-    with streamed(gateway, session, CODE, debug={"breakpoints": [{"line": 2}], "exceptions": ["raised"]}) as events:
+    with streamed(gateway, debugged, CODE, debug={"breakpoints": [{"line": 2}], "exceptions": ["raised"]}) as events:
         for event in events:
             Event.model_validate(event)
             if event["type"] == "stopped":
@@ -92,15 +92,15 @@ def test_a_stream_tells_where_the_cell_stands_while_others_act(gateway: Gateway,
 
 
 @process_only
-def test_a_debugged_cell_ends_when_the_client_of_its_stream_leaves(gateway: Gateway, session: str) -> None:
+def test_a_debugged_cell_ends_when_the_client_of_its_stream_leaves(gateway: Gateway, debugged: str) -> None:
     with closing(HTTPConnection(urlsplit(gateway.url).netloc)) as leaving:
         headers = {"Authorization": f"Bearer {KEYS['alice']}", "Accept": "text/event-stream"}
-        leaving.request("POST", f"/v1/sessions/{session}/execute", json.dumps({"code": CODE, "debug": PLAN}), headers)
+        leaving.request("POST", f"/v1/sessions/{debugged}/execute", json.dumps({"code": CODE, "debug": PLAN}), headers)
         answer = leaving.getresponse()
         until(lambda: answer.readline().startswith(b"event: stopped"))
         answer.close()
-    until(lambda: idle(gateway, session))
-    assert gateway.text(session, "f(1)") == "2"
+    until(lambda: idle(gateway, debugged))
+    assert gateway.text(debugged, "f(1)") == "2"
 
 
 @process_only
@@ -117,3 +117,13 @@ def test_a_debugged_cell_needs_a_reader_and_lines_that_exist(
         "POST", f"/v1/sessions/{session}/execute", json={"code": "1", **debug, **fields}, headers=accept
     )
     assert failure(answer) == (HTTPStatus.BAD_REQUEST, "SB002")
+
+
+@process_only
+async def test_an_interrupt_ends_a_cell_that_stands_and_stops_it_nowhere_else(gateway: Gateway, debugged: str) -> None:
+    async with connected(gateway, debugged) as socket:
+        await socket.send(code=CODE, debug=PLAN | {"exceptions": ["raised", "uncaught"]})
+        await socket.until("stopped")
+        await socket.send(interrupt=True)
+        events = await socket.until("result")
+        assert ("stopped" in {event["type"] for event in events}, events[-1]["status"]) == (False, "interrupted")

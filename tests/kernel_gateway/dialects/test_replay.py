@@ -96,6 +96,17 @@ def test_two_replays_with_one_seed_have_the_same_random_numbers(gateway: Gateway
 
 
 @process_only
+def test_a_seed_needs_no_numpy_and_loads_none(gateway: Gateway, session: str, fresh: str) -> None:
+    gateway.execute(session, "import random, sys")
+    gateway.execute(session, "print(random.random(), 'numpy' in sys.modules)")
+    replay(gateway, session, fresh, seed=7)
+    book = gateway.call("GET", f"/v1/sessions/{fresh}/notebook").json()
+    assert "False" in str(book["cells"][1]["outputs"])
+    gateway.call("DELETE", f"/v1/sessions/{fresh}")
+    assert replay(gateway, book, fresh, seed=7)["different"] == 0
+
+
+@process_only
 def test_a_restart_of_the_client_is_repeated(gateway: Gateway, session: str, fresh: str) -> None:
     gateway.execute(session, "x = 1")
     gateway.call("POST", f"/v1/sessions/{session}/restart")

@@ -52,6 +52,15 @@ def api(method: str, path: str, body: Any = None) -> Any:
     return answer.json()
 
 
+def answers() -> bool:
+    """Return whether the cluster's API can be reached."""
+    try:
+        api("GET", "/version")
+    except requests.ConnectionError:
+        return False
+    return True
+
+
 def pods() -> dict[str, Any]:
     """Return the Pods of all gateways, by name."""
     return {pod["metadata"]["name"]: pod for pod in api("GET", PODS)["items"]}

@@ -5,18 +5,37 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from e2b_code_interpreter import Sandbox
 
-from tests.cluster.access import CONTROL, IMAGE, KUBECONFIG, PODS, api, gateway, of, pod_of, pods, wait_for
+from tests.clients.test_e2b import options
+from tests.cluster.access import (
+    CONTROL,
+    IMAGE,
+    KUBECONFIG,
+    PODS,
+    answers,
+    api,
+    cluster,
+    end_program,
+    gateway,
+    of,
+    pod_of,
+    pods,
+    wait_for,
+)
 from tests.gateways import Gateway, text_of
 
 pytestmark = [pytest.mark.cluster, pytest.mark.full]
 WARM = 'kernel_gateway_pool_kernels{language="python"} 1.0'
+#: seconds without the API, and for the end of a gateway that ends forty sessions
+AWAY, END = 60.0, 30.0
 RESTARTED = "the gateway was restarted; the kernel kept running"
 
 
@@ -91,6 +110,69 @@ def test_a_gateway_that_is_killed_loses_no_variable(tmp_path: Path) -> None:
         assert second.text("s0", "print(open('file').read())") == "0\n"
 
 
+def test_the_next_gateway_waits_for_an_api_that_is_away(tmp_path: Path) -> None:
+    """The Pod of a start that never finished is removed, and a cell that runs goes on meanwhile."""
+    with gateway(state_dir=str(tmp_path)) as first, ThreadPoolExecutor(2) as clients:
+        first.text("kept", "x = 1")
+        kept = set(of(first))
+        cell = clients.submit(first.execute, "kept", "import time; time.sleep(20); x = 2")
+        wait_for(lambda: first.call("GET", "/v1/sessions/kept").json()["state"] == "busy")
+        start = clients.submit(first.execute, "unfinished", "1")
+        wait_for(lambda: set(of(first)) > kept)
+        first.process.kill()
+        first.process.wait()
+        assert cell.exception()
+        assert start.exception()
+    end_program("apiserver")
+    try:
+        with gateway(state_dir=str(tmp_path), must_be_ready=False) as second:
+            time.sleep(AWAY)
+            assert not second.ready()
+            cluster("start_api")
+            wait_for(second.ready)
+            reply = second.execute("kept", "x")
+            assert (text_of(reply), reply["state"]) == ("2", "preserved")
+            assert reply["state_reason"].startswith("the gateway was restarted while a cell ran")
+            wait_for(lambda: set(of(second)) == kept)
+    finally:
+        if not answers():
+            cluster("start_api")
+
+
+def test_the_contexts_of_a_sandbox_outlive_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    with gateway(state_dir=str(tmp_path)) as first:
+        before = Sandbox.create(timeout=300, **options(first))
+        before.files.write("file", "text")
+        assert before.run_code("x = open('file').read(); x").text == "text"
+        further = before.create_code_context()
+        assert before.run_code("x = 2; x", context=further).text == "2"
+        pod = set(of(first))
+        first.process.kill()
+        first.process.wait()
+    with gateway(state_dir=str(tmp_path)) as second:
+        after = Sandbox.connect(before.sandbox_id, **options(second))
+        assert after.run_code("x").text == "text"
+        assert after.run_code("x", context=further).text == "2"
+        assert after.commands.run("cat file").stdout == "text"
+        assert set(of(second)) == pod
+        assert after.kill()
+        wait_for(lambda: not of(second))
+
+
+def test_the_files_of_a_kernel_that_has_ended_outlive_a_gateway_that_is_killed(tmp_path: Path) -> None:
+    with gateway(state_dir=str(tmp_path)) as first:
+        first.text("dead", "open('file', 'w').write('text')")
+        assert first.execute("dead", "import os; os._exit(3)")["status"] == "died"
+        first.process.kill()
+        first.process.wait()
+    with gateway(state_dir=str(tmp_path)) as second:
+        for _ in range(3):  # each kernel's Pod stays once
+            reply = second.execute("dead", "print(open('file').read()); import os; os._exit(3)")
+            assert text_of(reply).startswith("text\n")
+        assert second.call("DELETE", "/v1/sessions/dead").ok
+        wait_for(lambda: not of(second))
+
+
 @pytest.mark.timeout(500)
 def test_forty_sessions_over_both_nodes_and_nothing_left() -> None:
     with gateway(memory="160m", cpus="0.2", max_concurrent_per_tenant="40", max_queued_per_tenant="40") as many:
@@ -102,6 +184,8 @@ def test_forty_sessions_over_both_nodes_and_nothing_left() -> None:
         assert sorted(nodes) == ["node1", "node2"]
         assert sum(nodes.values()) == 40
         mine = set(of(many))
+        begun = time.monotonic()
+    assert time.monotonic() - begun < END
     wait_for(lambda: mine.isdisjoint(pods()))
 
 

@@ -4,7 +4,8 @@ Rooms: `profile` says what a Pod is made with; `cluster` calls the API, and `str
 process in a Pod; `states` reads a Pod's object; `handle` is the Pod of a kernel; `guests` are kernels that share a Pod;
 `walls` proves the isolation. This package knows no message of a kernel, and no session.
 
-Files are in their Pod's own volume, and end with it. A new kernel of the same workspace gets a copy from the old one.
+Files are in their Pod's own volume, and end with it. When a kernel ends, its Pod stays for the files: the cluster makes
+the next container in it, which waits there. A new kernel of the same workspace gets a copy from the old Pod.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ from sessions.model.errors import (
 from sessions.model.kernelspecs import NO_KERNEL, Inventory
 from sessions.model.stopwatch import Stage, lap
 from sessions.model.tasks import gather_all, spawn
+from sessions.model.values import Limits
 
 __all__ = ["KubernetesBackend", "KubernetesSettings"]
 
@@ -84,7 +86,7 @@ class KubernetesBackend:
         self.inventory: Inventory | None = None
         self._cluster = Cluster(settings)
         self._handles: dict[str, PodHandle] = {}
-        #: the last Pod of each workspace
+        #: the Pod that has the files of each workspace
         self._latest: dict[str, PodHandle] = {}
         #: the Pod of each workspace that several containers share
         self._shared: dict[str, asyncio.Future[Shared]] = {}
@@ -236,12 +238,14 @@ class KubernetesBackend:
                 continue
             if name not in self._handles:  # else this is another attempt
                 info = next(iter(users.values()))
-                handle = PodHandle(self._cluster, name, info, limits_of(pod), gvisor=self._gvisor)
                 workspace = names.get(labels.get(WORKSPACE_LABEL, ""))
-                self._track(handle, workspace)
+                handle = self._handle(name, info, limits_of(pod), workspace)
+                if name in users and workspace is not None:
+                    self._latest[workspace], handle.has_files = handle, True
                 handle.note(pod)
                 self._adopt_guests(handle, users, workspace)
-            adopted |= {each: self._guests.get(each, self._handles[name]) for each in users}
+            if not self._handles[name].number:  # else the kernel has ended meanwhile
+                adopted |= {each: self._guests.get(each, self._handles[name]) for each in users}
         await self._remove_unknown(pods)
         self._adopted = True
         return adopted
@@ -260,16 +264,28 @@ class KubernetesBackend:
     def _forget_guest(self, handle_id: str, _ended: object) -> None:
         del self._guests[handle_id]
 
-    def _track(self, handle: PodHandle, workspace: str | None) -> None:
-        self._handles[handle.id] = handle
-        if workspace is not None:
-            self._latest[workspace] = handle
-        spawn(self._forget(handle, workspace), "forget Pod")
+    def _handle(self, name: str, info: ConnectionInfo, limits: Limits, workspace: str | None) -> PodHandle:
+        ended = partial(self._ended, workspace)
+        handle = PodHandle(self._cluster, name, info, limits, ended, gvisor=self._gvisor)
+        self._handles[name] = handle
+        return handle
 
-    async def _forget(self, handle: PodHandle, workspace: str | None) -> None:
-        await handle.wait()
-        if workspace is not None and self._latest.get(workspace) is handle:
-            del self._latest[workspace]
+    def _ended(self, workspace: str | None, handle: PodHandle) -> None:
+        """Keep a Pod that stays for its files, until the next kernel has them. Forget any other Pod."""
+        present = workspace if workspace is not None and self._latest.get(workspace) is handle else None
+        if not handle.stays:
+            if present is not None:
+                del self._latest[present]
+            spawn(self._forget(handle), "forget Pod")
+            return
+        self._handles[handle.id] = after = handle.next()
+        if present is not None:
+            self._latest[present] = after
+        else:
+            spawn(after.give_up_files(), "end of Pod")
+        after.note(handle.seen)
+
+    async def _forget(self, handle: PodHandle) -> None:
         await handle.removed()
         self._handles.pop(handle.id, None)
 
@@ -311,8 +327,7 @@ class KubernetesBackend:
             encryption=spec.encryption,
             signature=spec.signature,
         )
-        handle = PodHandle(self._cluster, name, info, launch.limits, gvisor=self._gvisor)
-        self._track(handle, launch.workspace)
+        handle = self._handle(name, info, launch.limits, launch.workspace)
         try:
             await self._run(handle, launch, info, before)
         except BaseException as error:
@@ -323,7 +338,16 @@ class KubernetesBackend:
             if isinstance(error, ConnectionFailed):
                 raise StartFailed("the kernel's Pod cannot be reached") from error
             raise
+        if launch.workspace is not None and not launch.shared:
+            self._have_files(handle, launch.workspace)
         return handle
+
+    def _have_files(self, handle: PodHandle, workspace: str) -> None:
+        """Record that a new Pod has the files of a workspace."""
+        former = self._latest.get(workspace)
+        self._latest[workspace], handle.has_files = handle, True
+        if former is not None:
+            spawn(former.give_up_files(), "end of the former Pod")
 
     async def _run(self, handle: PodHandle, launch: Launch, info: ConnectionInfo, before: PodHandle | None) -> None:
         await self._cluster.create_pod(kernel_pod(self.settings, handle.id, launch, gvisor=self._gvisor))
@@ -337,6 +361,8 @@ class KubernetesBackend:
         delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         spawn(self._deliver(handle, hello, delivered), "handshake")
         await delivered
+        if not handle.alive:
+            raise StartFailed("the kernel ended while it started")
         lap(Stage.RUN)
 
     async def _deliver(self, handle: PodHandle, hello: bytes, delivered: asyncio.Future[None]) -> None:
@@ -351,9 +377,10 @@ class KubernetesBackend:
                 delivered.set_exception(error)
 
     async def delete_workspace(self, workspace: str) -> None:
-        """Do nothing more than forget it: the files of a workspace have ended with its last Pod."""
-        self._latest.pop(workspace, None)
+        """Remove the Pod that has stayed for the files of a workspace, if there is one."""
         self._shared.pop(workspace, None)
+        if (kept := self._latest.pop(workspace, None)) is not None:
+            await kept.give_up_files()
 
     async def release(self) -> None:
         """Leave the Pods and the policy to the next gateway."""
@@ -365,7 +392,7 @@ class KubernetesBackend:
     async def close(self) -> None:
         """End all kernels."""
         try:
-            await gather_all(*(handle.kill() for handle in list(self._handles.values())))
+            await gather_all(*(handle.remove() for handle in list(self._handles.values())))
         finally:
             await self.release()
 
@@ -377,6 +404,7 @@ async def _copy(old: PodHandle, new: PodHandle) -> None:
         StartFailed: when that fails. A kernel without its files must not start.
     """
     try:
+        await old.running()  # a Pod that has stayed may have to make its next container
         async with (
             asyncio.timeout(COPY),
             aclosing(old.output(_ARCHIVE, None)) as archive,

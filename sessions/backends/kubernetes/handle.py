@@ -23,29 +23,58 @@ GIVE_UP = 10.0
 AGAIN = 2.0
 #: seconds for a Pod to run. A node may have to be found, and an image to be pulled.
 START = 60.0
-#: seconds for the launcher to pass a signal on. It does not confirm this.
-SIGNAL_DELAY = 0.2
+#: seconds to send the launcher a signal, and for the launcher to pass it on. It does not confirm this.
+SIGNAL, SIGNAL_DELAY = 10.0, 0.2
+#: seconds for the next container of a Pod that stays to run
+NEXT = 30.0
 #: maximum tools at a time
 TOOLS_MAX = 16
 
 
 class PodHandle:
-    """A Pod. It is removed when its kernel ends, for any reason."""
+    """A container of a Pod. The Pod is removed when its kernel ends, unless the session's files are in it."""
 
-    def __init__(self, cluster: Cluster, name: str, info: ConnectionInfo, limits: Limits, *, gvisor: bool) -> None:
-        """Begin with a Pod that is being made."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        info: ConnectionInfo,
+        limits: Limits,
+        on_gone: Callable[[PodHandle], None],
+        *,
+        gvisor: bool,
+        number: int = 0,
+    ) -> None:
+        """Begin with a Pod that is being made.
+
+        Args:
+            cluster: calls the API.
+            name: name of the Pod.
+            info: connection info of the kernel.
+            limits: limits of the kernel.
+            on_gone: called when the kernel has ended, and its Pod was removed or stays.
+            gvisor: whether the runtime is gVisor.
+            number: number of the container in its Pod. The first one has the kernel, the next one only its files.
+        """
         self.id = name
         self.connection_info = info
         self.preloaded: Collection[str] = ()
         self.limits = limits
         self._cluster = cluster
         self.gvisor = gvisor
+        self.number = number
+        #: whether the session's files are here, so that the Pod stays when its kernel ends
+        self.has_files = False
+        #: whether the Pod has stayed
+        self.stays = False
+        #: what the Pod's object was last
+        self.seen: dict[str, Any] = {}
+        self._on_gone = on_gone
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         self._tools = 0
         self._killed = False
         self._exit: KernelExit | None = None
-        self._end: asyncio.Task[None] | None = None
         self._listener: HandleListener | None = None
         #: set when the container runs, or with an error when it never will
         self._running: asyncio.Future[str] = self._loop.create_future()
@@ -58,13 +87,14 @@ class PodHandle:
 
     def note(self, pod: dict[str, Any]) -> None:
         """Take a new state of the Pod."""
-        state = state_of(pod)
+        self.seen = pod
+        state = state_of(pod, self.number)
         if state.address and state.running and not self._running.done():
             self._running.set_result(state.address)
         if state.hopeless and not self._running.done():
             self._running.set_exception(StartFailed(state.hopeless))
         if state.end is not None:
-            self.ended(state.end)
+            self.ended(state.end, stays=state.stays)
 
     def note_missing(self) -> None:
         """Record that the list of Pods lacks this one. A Pod that was not seen yet may still be made."""
@@ -76,9 +106,14 @@ class PodHandle:
         self._removed.set()
         self.ended(KernelExit(ExitReason.EXITED, why="its Pod was deleted from outside of the gateway"))
 
-    def ended(self, how: KernelExit) -> None:
-        """Remove the Pod, whose kernel has ended in this way. The first report counts."""
-        if self._end is not None:
+    def ended(self, how: KernelExit, *, stays: bool = False) -> None:
+        """End: the kernel has ended in this way. The first report counts.
+
+        Args:
+            how: how the kernel has ended.
+            stays: whether the Pod can stay, with the session's files. Otherwise it is removed.
+        """
+        if self._exit is not None:
             return
         self._exit = KernelExit(ExitReason.KILLED) if self._killed else how
         if not self._running.done():
@@ -86,7 +121,47 @@ class PodHandle:
         self._running.exception()  # nobody may wait for it any more
         if how.reason is ExitReason.OOM and self._listener is not None:
             self._listener.on_out_of_memory(self)
-        self._end = spawn(self._reap(), f"end of Pod {self.id}")
+        self.stays = stays and self.has_files
+        if self.stays:
+            self._gone()
+        else:
+            spawn(self._reap(), f"end of Pod {self.id}")
+
+    def _gone(self) -> None:
+        self._listener = None
+        self._on_gone(self)  # at once: whoever waits for the end may start the next kernel
+        self.gone.set_result(self._exit or KernelExit(ExitReason.EXITED))
+
+    def next(self) -> PodHandle:
+        """Return the next container of a Pod that stays. It holds files, and has no kernel."""
+        info, number = self.connection_info, self.number + 1
+        after = PodHandle(self._cluster, self.id, info, self.limits, self._on_gone, gvisor=self.gvisor, number=number)
+        spawn(after._require_running(), f"next container of {self.id}")
+        return after
+
+    async def _require_running(self) -> None:
+        """Remove the Pod if its next container does not run, perhaps because the present one has not ended."""
+        try:
+            async with asyncio.timeout(NEXT):
+                await self.running()
+        except (StartFailed, TimeoutError):
+            await self.kill()
+
+    async def give_up_files(self) -> None:
+        """Let the Pod end with its kernel from now on, and at once if it has no kernel: nobody needs its files."""
+        self.has_files = False
+        if self.number:
+            await self.kill()
+
+    async def remove(self) -> None:
+        """End the kernel, and remove its Pod."""
+        self.has_files = False
+        await self.kill()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the container has not ended."""
+        return self._exit is None
 
     @property
     def _because(self) -> str:
@@ -95,8 +170,7 @@ class PodHandle:
     async def _reap(self) -> None:
         removal = spawn(self._remove(), f"removal of Pod {self.id}")
         await asyncio.wait({removal}, timeout=GIVE_UP)
-        self._listener = None
-        self.gone.set_result(self._exit or KernelExit(ExitReason.EXITED))
+        self._gone()
 
     async def _remove(self) -> None:
         self.leftover = True
@@ -144,10 +218,19 @@ class PodHandle:
     async def interrupt(self) -> None:
         """Send SIGINT to the launcher, which passes it on to the kernel."""
         self.make_responsive()
-        with suppress(SessionError):  # if this fails, the caller kills the Pod later
-            async with self._cluster.run(self.id, ["sh", "-c", "kill -INT 1"]) as signal:
-                await signal.read()
+        if await self._signal("INT"):  # else the caller kills the Pod later
             await asyncio.sleep(SIGNAL_DELAY)
+
+    async def _signal(self, name: str) -> bool:
+        """Send a signal to the launcher. Return whether the Pod could be reached."""
+        with suppress(SessionError, TimeoutError):
+            async with (
+                asyncio.timeout(SIGNAL),
+                self._cluster.run(self.id, ["sh", "-c", f"kill -{name} 1"]) as signal,
+            ):
+                await signal.read()
+                return True
+        return False
 
     def memory(self) -> None:
         """Return None: this version does not measure Pods."""
@@ -167,10 +250,11 @@ class PodHandle:
         """Do nothing, because no Pod is ever paused."""
 
     async def kill(self) -> None:
-        """Remove the Pod."""
-        if self._end is None:
+        """End the kernel. Its Pod stays if the session's files are in it, and if the launcher can be told."""
+        if self._exit is None and not self._killed:
             self._killed = True
-            self.ended(KernelExit(ExitReason.KILLED))
+            told = self.has_files and await self._signal("TERM")
+            self.ended(KernelExit(ExitReason.KILLED), stays=told)
         await self.wait()
 
     async def run_tool(
@@ -183,7 +267,7 @@ class PodHandle:
 
     async def output(self, command: list[str], stdin: AsyncIterable[bytes] | None) -> AsyncGenerator[bytes, None]:
         """Run a command in the Pod, and yield its output."""
-        if self._end is not None:
+        if self._exit is not None:
             raise ConnectionFailed("the sandbox is ending")
         if self._tools >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
@@ -195,7 +279,7 @@ class PodHandle:
                 try:
                     while piece := await self._unless_ended(stream.read):
                         yield piece
-                    if self._end is not None:  # its end may have cut the output
+                    if self._exit is not None:  # its end may have cut the output
                         raise ConnectionFailed("the sandbox ended during a file operation")
                 finally:
                     feeding.cancel()

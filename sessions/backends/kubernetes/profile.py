@@ -148,6 +148,8 @@ def kernel_pod(settings: KubernetesSettings, name: str, launch: Launch, *, gviso
     made["metadata"]["annotations"] = {LIMITS: orjson.dumps(launch.limits).decode()}
     if launch.workspace:
         made["metadata"]["labels"][WORKSPACE_LABEL] = digest(settings.instance, launch.workspace)
+    if launch.workspace and not launch.shared:
+        made["spec"]["restartPolicy"] = "Always"  # the next container keeps the files of a kernel that has ended
     # The first end of the attached input closes the launcher's input, so nobody can send a second handshake.
     made["spec"]["containers"][0] |= {"stdin": True, "stdinOnce": True}
     return made

@@ -38,20 +38,42 @@ class State:
     #: why the Pod will not run, in the user's words. Empty while it may.
     hopeless: str
     end: KernelExit | None
+    #: whether the Pod outlives the end of a container, with its volumes and with a next container
+    stays: bool
 
 
-def state_of(pod: dict[str, Any]) -> State:
-    """Return what a Pod's object says."""
+def state_of(pod: dict[str, Any], number: int = 0) -> State:
+    """Return what a Pod's object says.
+
+    Args:
+        pod: the object.
+        number: number of the container that is meant. A Pod that stays has one after the other.
+    """
     status = pod.get("status", {})
     containers: list[dict[str, Any]] = status.get("containerStatuses") or [{}]
-    container = containers[0].get("state", {})
+    container = _container(containers[0], number)
     conditions = {each["type"]: each for each in status.get("conditions", ())}
     return State(
         "running" in container,
         str(status.get("podIP", "")),
         _hopeless(container, conditions),
         _end(pod, container, conditions),
+        _stays(pod, conditions),
     )
+
+
+def _container(status: dict[str, Any], number: int) -> dict[str, Any]:
+    """Return the state of one of a Pod's containers. Nothing is known of one that comes later."""
+    present = status.get("restartCount", 0)
+    if present == number:
+        return dict(status.get("state", {}))
+    return dict(status.get("lastState", {})) if present > number else {}
+
+
+def _stays(pod: dict[str, Any], conditions: dict[str, Any]) -> bool:
+    ends = "deletionTimestamp" in pod["metadata"] or conditions.get("DisruptionTarget", {}).get("status") == "True"
+    over = pod.get("status", {}).get("phase") in {"Failed", "Succeeded"}
+    return pod.get("spec", {}).get("restartPolicy") == "Always" and not ends and not over
 
 
 def _hopeless(container: dict[str, Any], conditions: dict[str, Any]) -> str:

@@ -23,11 +23,7 @@ def test_a_pod_is_restricted_and_names_nobody() -> None:
     made = kernel_pod(SETTINGS, "pod", LAUNCH, gvisor=True)
     spec, container = made["spec"], made["spec"]["containers"][0]
     assert (spec["runtimeClassName"], spec["automountServiceAccountToken"]) == ("gvisor", False)
-    assert (spec["enableServiceLinks"], spec["restartPolicy"], spec["terminationGracePeriodSeconds"]) == (
-        False,
-        "Never",
-        1,
-    )
+    assert (spec["enableServiceLinks"], spec["terminationGracePeriodSeconds"]) == (False, 1)
     assert spec["securityContext"]["runAsNonRoot"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -86,6 +82,28 @@ def test_each_end_of_a_pod_has_its_words(seen: dict[str, Any], reason: ExitReaso
     assert end is not None
     assert end.reason is reason
     assert words in str(end)
+
+
+def test_a_pod_stays_when_only_its_container_has_ended() -> None:
+    spec = kernel_pod(SETTINGS, "pod", LAUNCH, gvisor=True)["spec"]
+    assert state_of(pod(ended(137)) | {"spec": spec}).stays
+    shared = kernel_pod(SETTINGS, "pod", replace(LAUNCH, shared=True), gvisor=True)["spec"]
+    assert not state_of(pod(ended(137)) | {"spec": shared}).stays
+    assert not state_of(pod(ended(137), deletionTimestamp="now") | {"spec": spec}).stays
+    assert not state_of(pod({"phase": "Failed", "reason": "Evicted"}) | {"spec": spec}).stays
+    drained = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+    assert not state_of(pod(ended(137) | drained) | {"spec": spec}).stays
+
+
+def test_the_containers_of_a_pod_are_told_apart() -> None:
+    first = pod(ended(3, message="3"))
+    assert str(state_of(first).end) == "The kernel has ended with exit code 3"
+    assert state_of(first, 1).end is None
+    [status] = ended(3, message="3")["containerStatuses"]
+    restarted = {"restartCount": 1, "state": {"running": {}}, "lastState": status["state"]}
+    second = pod({"containerStatuses": [restarted]})
+    assert (state_of(second).running, state_of(second).end) == (False, state_of(first).end)
+    assert (state_of(second, 1).running, state_of(second, 1).end) == (True, None)
 
 
 def test_a_pod_that_will_never_run_says_why() -> None:

@@ -1,11 +1,12 @@
 // Signing in and out, which section is shown, and what happens while the gateway is away.
-import { answers, call, Failure, news, useKey } from "./api.js";
+import { answers, call, news, useKey } from "./api.js";
 import { Audit } from "./audit.js";
 import { closeAll } from "./dialog.js";
-import { form, h, labelled, Notice } from "./dom.js";
+import { h } from "./dom.js";
 import { Overview } from "./overview.js";
 import { Providers } from "./providers.js";
 import { Sessions } from "./sessions.js";
+import { askForKey } from "./sign_in.js";
 import { Tenants } from "./tenants.js";
 import { Usage } from "./usage.js";
 
@@ -19,7 +20,13 @@ const SECTIONS = {
 };
 /** seconds between two tries to reach a gateway that is gone */
 const RETRY = 3;
-const COMMAND = "kernel-gateway keys add NAME --role admin";
+const ENTRY = {
+  label: "Admin key",
+  missing: "Type an admin's key.",
+  command: "kernel-gateway keys add NAME --role admin",
+  check: () => call("GET", "v1/admin/keys"),
+  enter,
+};
 const REFUSED = "The key opens nothing any more. Sign in with another one.";
 
 const main = document.getElementById("main");
@@ -30,39 +37,8 @@ const offline = document.getElementById("offline");
 let sections = null;
 let current = null;
 
-function signIn(why) {
-  const notice = new Notice();
-  const key = h("input", { type: "password", autocomplete: "current-password", required: true, autofocus: true });
-  const enter = h("button", { class: "main" }, "Sign in");
-  const entry = form(
-    { class: "card entry", autocomplete: "on" },
-    enter,
-    () => tryKey(key, notice),
-    ...[h("h1", {}, "Sign in"), labelled("Admin key", key), enter, notice.element],
-    h("p", { class: "hint" }, "No key yet? On the gateway's machine: ", h("code", {}, COMMAND)),
-    h("p", { class: "hint" }, "The key stays in this tab's memory. A reload asks for it again."),
-  );
-  main.replaceChildren(entry);
-  if (why) notice.tell(why, "bad");
-  key.focus();
-}
-
-async function tryKey(input, notice) {
-  const key = input.value.trim();
-  try {
-    if (!/^[!-~]+$/.test(key)) {
-      const resolution = "It has only letters, digits and signs of ASCII, and no spaces.";
-      throw new Failure({ message: key ? "This is no key." : "Type an admin's key.", resolution });
-    }
-    useKey(key);
-    await call("GET", "v1/admin/keys");
-  } catch (failure) {
-    useKey("");
-    notice.fail(failure);
-    input.select();
-    return;
-  }
-  input.value = "";
+/** Show the sections to who has just signed in. */
+function enter() {
   sections = Object.fromEntries(Object.entries(SECTIONS).map(([name, Kind]) => [name, new Kind()]));
   main.replaceChildren(...Object.values(sections).map((section) => section.element));
   nav.hidden = leave.hidden = false;
@@ -76,7 +52,7 @@ function signOut(why) {
   sections = current = null;
   nav.hidden = leave.hidden = true;
   closeAll();
-  signIn(why);
+  askForKey(main, ENTRY, why);
 }
 
 /** Show the section that the address names. */
@@ -111,4 +87,4 @@ addEventListener("pagehide", () => signOut()); // a page kept for the way back k
 leave.addEventListener("click", () => signOut());
 news.addEventListener("lost", waitForGateway);
 news.addEventListener("refused", () => sections && signOut(REFUSED));
-signIn();
+askForKey(main, ENTRY);

@@ -1,14 +1,15 @@
 // Signing in and out, which view is shown, and what happens while the gateway is away.
-import { call, Failure, news, useKey } from "../admin/api.js";
+import { call, news, useKey } from "../admin/api.js";
 import { closeAll } from "../admin/dialog.js";
-import { form, h, labelled, named, Notice } from "../admin/dom.js";
+import { h, named } from "../admin/dom.js";
+import { askForKey } from "../admin/sign_in.js";
 import { Feed } from "./feed.js";
 import { Notebook } from "./notebook.js";
 import { Sessions } from "./sessions.js";
 
 const REFUSED = "The key opens nothing any more. Sign in with another one.";
 const LOOKS = "You look, without any change, at the sessions of the tenant ";
-const COMMAND = "kernel-gateway keys add NAME";
+const ENTRY = { label: "Key", missing: "Type a key.", command: "kernel-gateway keys add NAME", check, enter };
 
 const main = document.getElementById("main");
 const nav = document.querySelector("nav");
@@ -19,40 +20,8 @@ const offline = document.getElementById("offline");
 let feed = null;
 let view = null;
 
-function signIn(why) {
-  const notice = new Notice();
-  const key = h("input", { type: "password", autocomplete: "current-password", required: true });
-  const enter = h("button", { class: "main" }, "Sign in");
-  const entry = form(
-    { class: "card entry", autocomplete: "on" },
-    enter,
-    () => tryKey(key, notice),
-    ...[h("h1", {}, "Sign in"), labelled("Key", key), enter, notice.element],
-    h("p", { class: "hint" }, "No key yet? On the gateway's machine: ", h("code", {}, COMMAND)),
-    h("p", { class: "hint" }, "The key stays in this tab's memory. A reload asks for it again."),
-  );
-  main.replaceChildren(entry);
-  if (why) notice.tell(why, "bad");
-  key.focus();
-}
-
-async function tryKey(input, notice) {
-  const key = input.value.trim();
-  try {
-    if (!/^[!-~]+$/.test(key)) {
-      const resolution = "It has only letters, digits and signs of ASCII, and no spaces.";
-      throw new Failure({ message: key ? "This is no key." : "Type a key.", resolution });
-    }
-    useKey(key);
-    await call("GET", "v1/limits");
-    await mayLook();
-  } catch (failure) {
-    useKey("");
-    notice.fail(failure);
-    input.select();
-    return;
-  }
-  input.value = "";
+/** Show the sessions to who has just signed in. */
+function enter() {
   nav.hidden = leave.hidden = false;
   feed = new Feed();
   look.replaceChildren(...(feed.tenant === null ? [] : [h("p", {}, LOOKS, named(feed.tenant), ". The tenant is told.")]));
@@ -63,6 +32,11 @@ async function tryKey(input, notice) {
   feed.addEventListener("refused", () => signOut(REFUSED));
   feed.connect();
   show();
+}
+
+async function check() {
+  await call("GET", "v1/limits");
+  await mayLook();
 }
 
 /** Whether this key may look at the tenant that the address names. The feed refuses what is no WebSocket later. */
@@ -87,7 +61,7 @@ function signOut(why) {
   offline.replaceChildren();
   look.replaceChildren();
   closeAll();
-  signIn(why);
+  askForKey(main, ENTRY, why);
 }
 
 /** Show what the address names: `#`, `#SESSION` or `#SESSION/cell-NUMBER`. */
@@ -122,4 +96,4 @@ addEventListener("hashchange", show);
 addEventListener("pagehide", () => signOut()); // a page kept for the way back keeps no key
 leave.addEventListener("click", () => signOut());
 news.addEventListener("refused", () => signOut(REFUSED));
-signIn();
+askForKey(main, ENTRY);

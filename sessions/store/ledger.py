@@ -69,7 +69,7 @@ class _RecordTable(Generic[R]):
     def __init__(self, database: sqlite3.Connection, kind: type[R]) -> None:
         self._database = database
         self._kind = kind.__name__
-        self._records = _records(kind)
+        self._records = _records(kind)  # type: ignore[arg-type]  # a class can be hashed though its records cannot
 
     def all(self) -> Iterator[R]:
         rows = "SELECT tenant, name, record FROM kept WHERE kind = ? ORDER BY rowid"

@@ -79,7 +79,7 @@ lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/engine/setup.sh tests/engine/fresh.sh \
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/setup.sh tests/engine/setup.sh tests/engine/fresh.sh \
 	  tests/clients/setup.sh tests/clients/browser.sh tests/cluster/cluster.sh tests/cluster/runsc-for-pods.sh tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own

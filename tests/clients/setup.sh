@@ -23,21 +23,8 @@ readonly FLAGS=(
   --disable-background-networking --disable-component-update --disable-sync
 )
 
-step() { printf '==> [%3ds] %s\n' "$SECONDS" "$*"; }
-
-die() {
-  printf 'setup.sh: %s\n' "$*" >&2
-  exit 1
-}
-
-# Runs a command silently, and shows its output only when it fails.
-quietly() {
-  local said
-  said=$("$@" 2>&1) || {
-    printf '%s\n' "$said" | tail -n 25 >&2
-    die "failed: $*"
-  }
-}
+# shellcheck source=tests/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
 
 browser_is_there() { [[ -x $BROWSER ]]; }
 
@@ -52,9 +39,6 @@ font_is_there() { [[ -r $FONT_FILE ]]; }
 
 report() {
   local missing=0
-  look() {
-    if "${@:2}"; then printf 'ok       %s\n' "$1"; else printf 'missing  %s\n' "$1" && missing=1; fi
-  }
   look "browser $BROWSER" browser_is_there
   look "font $FONT_FILE" font_is_there
   look "tools ${TOOLS[*]}" tools_are_there
@@ -65,15 +49,6 @@ report() {
 require_debian_root() {
   [[ -r /etc/debian_version ]] || die "needs Debian's apt: install $BROWSER and a font by hand, then run --check"
   [[ $EUID == 0 ]] || die 'needs root: run it again as root or with sudo'
-}
-
-# Two runs at once would fight over dpkg; the second waits for the first.
-one_at_a_time() {
-  mkdir -p "${LOCK%/*}"
-  exec 9>"$LOCK"
-  flock --nonblock 9 && return
-  step 'another setup is running, waiting for it'
-  flock 9
 }
 
 # The update is needed because old package lists name packages that the mirror no longer has.

@@ -40,21 +40,8 @@ readonly RUNSC_FLAGS=(
 
 lists_are_fresh=false
 
-step() { printf '==> [%3ds] %s\n' "$SECONDS" "$*"; }
-
-die() {
-  printf 'setup.sh: %s\n' "$*" >&2
-  exit 1
-}
-
-# Runs a command silently, and shows its output only when it fails.
-quietly() {
-  local said
-  said=$("$@" 2>&1) || {
-    printf '%s\n' "$said" | tail -n 25 >&2
-    die "failed: $*"
-  }
-}
+# shellcheck source=tests/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../setup.sh"
 
 # --- checks --------------------------------------------------------------------------------------
 
@@ -79,9 +66,6 @@ runsc_is_recent() {
 
 report() {
   local missing=0
-  look() {
-    if "${@:2}"; then printf 'ok       %s\n' "$1"; else printf 'missing  %s\n' "$1" && missing=1; fi
-  }
   look 'Docker engine that answers' engine_answers
   look 'runtime runsc' engine_has_runsc
   look 'bridged traffic passes iptables' bridge_is_filtered
@@ -98,15 +82,6 @@ require_debian_root() {
   [[ $found == Debian*\ bookworm ]] ||
     die "needs Debian 12, this is ${found:-no Debian}: install Docker and a runtime named runsc by hand, then run --check"
   [[ $EUID == 0 ]] || die 'needs root: run it again as root or with sudo'
-}
-
-# Two runs at once would fight over dpkg and start two engines; the second waits for the first.
-one_at_a_time() {
-  mkdir -p "${LOCK%/*}"
-  exec 9>"$LOCK"
-  flock --nonblock 9 && return
-  step 'another setup is running, waiting for it'
-  flock 9
 }
 
 # Installed packages need neither a download nor an `apt-get update`, and one update is enough.

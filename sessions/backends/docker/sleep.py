@@ -95,7 +95,7 @@ class DockerSleep:
     async def copy_together(self, shared: Sharing, on_resumed: Callable[[], None]) -> list[SleepImage]:
         """Write kernels that share a workspace, and its files, as in `KernelSleep`."""
         kernels = [handle for handle, _ in shared.kernels if isinstance(handle, DockerHandle)]
-        if not all([await handle.tools_ended(TOOL_ENDS) for handle in kernels]):
+        if not all(await asyncio.gather(*(handle.tools_ended(TOOL_ENDS) for handle in kernels))):
             raise InUse("a tool runs in the container of one of its kernels")
         with ExitStack() as stack:
             for handle in (*(kernel for kernel, _ in shared.kernels), *shared.others):

@@ -13,12 +13,8 @@ readonly PROMTOOL=/usr/local/lib/kernel-gateway/promtool
 readonly PACKAGES=(promtool prometheus)
 readonly LOCK=/run/lock/kernel-gateway-promtool.lock
 
-step() { printf '==> [%3ds] %s\n' "$SECONDS" "$*"; }
-
-die() {
-  printf 'setup.sh: %s\n' "$*" >&2
-  exit 1
-}
+# shellcheck source=tests/setup.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../setup.sh"
 
 answers() { "$PROMTOOL" --version >/dev/null 2>&1; }
 
@@ -29,12 +25,6 @@ report() {
 require_debian_root() {
   [[ -r /etc/debian_version ]] || die "needs Debian's apt: put promtool at $PROMTOOL by hand, then run --check"
   [[ $EUID == 0 ]] || die 'needs root: run it again as root or with sudo'
-}
-
-one_at_a_time() {
-  mkdir -p "${LOCK%/*}"
-  exec 9>"$LOCK"
-  flock 9
 }
 
 # True if apt would install the package: a package that a pin forbids has no candidate.

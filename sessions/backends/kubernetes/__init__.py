@@ -94,8 +94,8 @@ class KubernetesBackend:
         self._guests: dict[str, Guest] = {}
         self._gvisor = False
         self._proven = False
-        #: whether Pods of a proof may run
-        self._proving = False
+        #: held while Pods of a proof may run
+        self._proving = asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
         #: whether an earlier gateway's Pods are adopted, so that all others belong to nobody
         self._adopted = False
@@ -160,13 +160,12 @@ class KubernetesBackend:
         try:
             changed = await self._cluster.ensure_policy(network_policy(self.settings))
             if changed or not self._proven:
-                self._proven, self._proving = False, True
-                proven = await prove(self._cluster, self.settings)
+                self._proven = False
+                async with self._proving:
+                    proven = await prove(self._cluster, self.settings)
                 self._gvisor, self.inventory, self._proven = proven.gvisor, proven.inventory, True
         except Refused as error:
             raise NotInitialized(f"the cluster refuses the network policy of kernels: {error}") from error
-        finally:
-            self._proving = False
         self._away = False
         if self._watching is None:
             self._watching = spawn(self._watch(), "watch of Pods")
@@ -184,7 +183,7 @@ class KubernetesBackend:
                         handle.note(there[handle.id])
                     else:
                         handle.note_missing()
-                if self._adopted and not self._proving:
+                if self._adopted and not self._proving.locked():
                     await self._remove_unknown(pods)
                 async with aclosing(self._cluster.watch(version)) as changes:
                     async for kind, pod in changes:
@@ -387,7 +386,8 @@ class KubernetesBackend:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
-        await self._cluster.close()
+        async with self._proving:  # a proof that was cancelled removes its Pods first
+            await self._cluster.close()
 
     async def close(self) -> None:
         """End all kernels."""

@@ -29,6 +29,7 @@ from sessions.backends.kubernetes.profile import (
 from sessions.backends.kubernetes.states import state_of
 from sessions.model.errors import ConnectionFailed, NotInitialized
 from sessions.model.kernelspecs import Inventory
+from sessions.model.tasks import shielded, spawn
 from sessions.model.values import Limits
 
 log = structlog.get_logger()
@@ -87,7 +88,7 @@ async def prove(cluster: Cluster, settings: KubernetesSettings) -> Proven:
     except Refused as error:
         raise NotInitialized(f"the cluster refuses a Pod or a policy of the proof: {error}") from error
     finally:
-        await asyncio.shield(_remove(cluster, [*names["kernel"], *names[WITNESS], *early]))
+        await shielded(spawn(_remove(cluster, [*names["kernel"], *names[WITNESS], *early]), "end of a proof's Pods"))
     return proven
 
 

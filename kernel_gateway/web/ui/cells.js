@@ -212,8 +212,8 @@ export class Cells {
   #look(entries) {
     for (const { target, isIntersecting } of entries) {
       const [among, it] = target.stretch ? [this.#near, target.stretch] : [this.#seen, target.cell];
-      if (isIntersecting) among.add(it);
-      else among.delete(it);
+      if (isIntersecting && target.isConnected) among.add(it);
+      else among.delete(it); // an entry may be older than what was taken away
     }
     if (this.#asked) return;
     this.#asked = true;

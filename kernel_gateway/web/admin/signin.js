@@ -11,26 +11,15 @@ const nav = document.querySelector("nav");
 const leave = document.getElementById("leave");
 
 export class SignIn {
-  #label;
-  #command;
-  #check;
-  #open;
-  #close;
+  #page;
   #signedIn = false;
 
   /**
-   * @param label what key the page asks for
-   * @param command the command that makes such a key
-   * @param check asks the gateway for something that only such a key opens; fails if it does not
-   * @param open shows the page
-   * @param close forgets all that the page has shown
+   * @param page `label`: what key it asks for; `command`: makes such a key; `check()` asks the gateway for something that
+   *   only such a key opens; `open()` shows the page, and `close()` forgets all that it has shown
    */
-  constructor({ label, command, check, open, close }) {
-    this.#label = label;
-    this.#command = command;
-    this.#check = check;
-    this.#open = open;
-    this.#close = close;
+  constructor(page) {
+    this.#page = page;
     addEventListener("pagehide", () => this.leave()); // a page kept for the way back keeps no key
     leave.addEventListener("click", () => this.leave());
     news.addEventListener("refused", () => this.refuse());
@@ -47,7 +36,7 @@ export class SignIn {
     if (!this.#signedIn) return;
     this.#signedIn = false;
     useKey("");
-    this.#close();
+    this.#page.close();
     nav.hidden = leave.hidden = true;
     closeAll();
     this.#ask(why);
@@ -61,8 +50,8 @@ export class SignIn {
       { class: "card entry", autocomplete: "on" },
       enter,
       () => this.#try(key, notice),
-      ...[h("h1", {}, "Sign in"), labelled(this.#label, key), enter, notice.element],
-      h("p", { class: "hint" }, "No key yet? On the gateway's machine: ", h("code", {}, this.#command)),
+      ...[h("h1", {}, "Sign in"), labelled(this.#page.label, key), enter, notice.element],
+      h("p", { class: "hint" }, "No key yet? On the gateway's machine: ", h("code", {}, this.#page.command)),
       h("p", { class: "hint" }, "The key stays in this tab's memory. A reload asks for it again."),
     );
     main.replaceChildren(entry);
@@ -77,7 +66,7 @@ export class SignIn {
         throw new Failure({ message: key ? "This is no key." : "Type a key.", resolution: CHARACTERS });
       }
       useKey(key);
-      await this.#check();
+      await this.#page.check();
     } catch (failure) {
       useKey("");
       notice.fail(failure);
@@ -87,6 +76,6 @@ export class SignIn {
     input.value = "";
     this.#signedIn = true;
     nav.hidden = leave.hidden = false;
-    this.#open();
+    this.#page.open();
   }
 }

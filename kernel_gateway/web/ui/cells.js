@@ -10,6 +10,8 @@ const SEEN = 64;
 /** pixels around the window in which stretches have their cells, and in which cells have their content */
 const NEAR = 2000;
 const MARGIN = 400;
+/** characters of outputs that are shown in one frame of the screen; more only of one large output */
+const ROOM = 50_000;
 /** what readers do to see something else */
 const MOVES = ["wheel", "touchmove", "pointerdown", "keydown"];
 /** pixels of a cell above and below its content (ui.css), and of the line below it */
@@ -51,6 +53,7 @@ export class Cells {
   element = h("div", { class: "cells", role: "feed", "aria-label": "Cells" });
   #session;
   #see;
+  #changing;
   #cells = new Map();
   #stretches = new Set();
   #last = null;
@@ -63,15 +66,18 @@ export class Cells {
   #asked = false;
   /** the cell that a link has led to, until the reader moves */
   #target = null;
-  #returning = false;
+  /** outputs that are not shown yet */
+  #waiting = [];
   #stretchWatch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${NEAR}px 0px` });
   #cellWatch = new IntersectionObserver((entries) => this.#look(entries), { rootMargin: `${MARGIN}px 0px` });
 
   /**
    * @param session returns the session as it is now
    * @param see called with the numbers of the cells whose outputs are to be sent
+   * @param changing called before further outputs are shown
    */
-  constructor(session, see) {
+  constructor(session, see, changing) {
+    this.#changing = changing;
     this.#session = session;
     this.#see = see;
   }
@@ -95,6 +101,7 @@ export class Cells {
     this.#cellWatch.disconnect();
     for (const each of [this.#cells, this.#stretches, this.#near, this.#seen, this.#held]) each.clear();
     this.#last = this.#target = null;
+    this.#waiting.length = 0;
     this.#added = new DocumentFragment();
     this.element.replaceChildren();
   }
@@ -124,15 +131,22 @@ export class Cells {
     return true;
   }
 
-  /** Outputs of a cell in view. Those of cells above a link's target move it: it is brought back. */
+  /** Outputs of a cell in view. They are shown by and by, so that the page answers its reader in between. */
   show(frame) {
-    this.#cells.get(frame.cell)?.show(frame);
-    if (!this.#target || this.#returning) return;
-    this.#returning = true;
-    requestAnimationFrame(() => {
-      this.#returning = false;
-      this.#target?.element.scrollIntoView({ block: "center" });
-    });
+    this.#waiting.push(frame);
+    if (this.#waiting.length === 1) requestAnimationFrame(() => this.#showSome());
+  }
+
+  #showSome() {
+    this.#changing();
+    for (let room = ROOM; room > 0 && this.#waiting.length; ) {
+      const frame = this.#waiting[0];
+      room -= JSON.stringify(frame.outputs).length;
+      this.#cells.get(frame.cell)?.show(frame);
+      this.#waiting.shift();
+    }
+    if (this.#waiting.length) requestAnimationFrame(() => this.#showSome());
+    this.#target?.element.scrollIntoView({ block: "center" }); // outputs of cells above have moved it
   }
 
   /** Keep a line in place of a cell. */
@@ -198,8 +212,8 @@ export class Cells {
   #look(entries) {
     for (const { target, isIntersecting } of entries) {
       const [among, it] = target.stretch ? [this.#near, target.stretch] : [this.#seen, target.cell];
-      if (isIntersecting) among.add(it);
-      else among.delete(it);
+      if (isIntersecting && target.isConnected) among.add(it);
+      else among.delete(it); // an entry may be older than what was taken away
     }
     if (this.#asked) return;
     this.#asked = true;

@@ -39,6 +39,7 @@ export class Notebook {
     this.#cells = new Cells(
       () => this.#session,
       (numbers) => this.#session && feed.see(numbers, this.#session.id),
+      () => this.#followIfAtEnd(),
     );
     const id = newId();
     this.heading = h("h1", { id, tabindex: "-1" }, named(name));
@@ -73,7 +74,7 @@ export class Notebook {
     this.#feed.addEventListener("opened", ({ detail }) => this.#open(detail.session), options);
     this.#feed.addEventListener("absent", () => this.#absent(), options);
     this.#feed.addEventListener("cells", ({ detail }) => this.#tell(detail), options);
-    this.#feed.addEventListener("outputs", ({ detail }) => this.#show(detail), options);
+    this.#feed.addEventListener("outputs", ({ detail }) => this.#cells.show(detail), options);
     this.#feed.addEventListener("session", ({ detail }) => this.#now(detail.session), options);
     this.#feed.open(this.name);
   }
@@ -195,11 +196,6 @@ export class Notebook {
 
   #say(text) {
     this.#news.textContent = text;
-  }
-
-  #show(frame) {
-    this.#followIfAtEnd();
-    this.#cells.show(frame);
   }
 
   /** Stay at the end if the reader is there. It is looked at once for all changes until the next frame. */

@@ -5,6 +5,8 @@ import { h } from "../admin/dom.js";
 /** lines that are shown of one output, and columns of a line before it is broken */
 const LINES = 2000;
 const COLUMNS = 5000;
+/** lines in a row that a browser lays out only when they come into view (ui.css) */
+const GROUP = 25;
 /** characters of an escape sequence that is not complete yet */
 const PENDING = 200;
 const ESCAPES =
@@ -81,7 +83,11 @@ export class Terminal {
   #forget() {
     const gone = this.#lines.length - LINES;
     this.#lines.splice(0, gone);
-    for (const node of this.#nodes.splice(0, gone)) node.remove();
+    for (const node of this.#nodes.splice(0, gone)) {
+      const group = node.parentNode;
+      node.remove();
+      if (!group.hasChildNodes()) group.remove();
+    }
     this.#left += gone;
     this.#row = Math.max(0, this.#row - gone);
     this.#dirty = Math.max(0, this.#dirty - gone);
@@ -123,6 +129,16 @@ export class Terminal {
     this.#look = Object.values(this.#style).some((value) => value != null) ? { ...this.#style } : null;
   }
 
+  /** Put the node of a further line behind the others. */
+  #place(node) {
+    let group = this.element.lastElementChild;
+    if (!group?.classList.contains("rows") || group.childElementCount >= GROUP) {
+      group = h("span", { class: "rows" });
+      this.element.append(group);
+    }
+    group.append(node);
+  }
+
   #draw() {
     if (this.#left) {
       this.#note ??= h("p", { class: "hint" });
@@ -133,7 +149,7 @@ export class Terminal {
       const line = this.#lines[row];
       const last = row === this.#lines.length - 1;
       if (last && !line.text) break; // an empty last line is no line yet
-      if (!this.#nodes[row]) this.element.append((this.#nodes[row] = h("span", { class: "row" })));
+      if (!this.#nodes[row]) this.#place((this.#nodes[row] = h("span", { class: "row" })));
       else if (!line.changed) continue;
       this.#nodes[row].replaceChildren(...pieces(line), "\n");
       line.changed = false;

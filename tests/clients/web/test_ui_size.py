@@ -9,15 +9,18 @@ import pytest
 from playwright.sync_api import Page, WebSocketRoute, expect
 
 from kernel_gateway.dialects.web.feed import CELLS_MAX
+from tests.clients.browsers import longest_task
 from tests.clients.web.conftest import SessionPage
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 CELLS = 5000
 #: bytes of the outputs of each cell: 10,000 outputs, 100 MB in all
-OUTPUT = 10_000
+OUTPUT = 20_000
 #: elements of the page beside the cells, those of all cells that are out of view, and of a cell in view
 BESIDE, FAR, OF_A_CELL = 400, 600, 60
+#: milliseconds of a task after which a reader notices that the page does not answer
+LONG = 100
 #: cells whose outputs the page holds
 SEEN = 64
 
@@ -92,6 +95,24 @@ def test_only_cells_in_view_have_elements_and_outputs(session_page: SessionPage,
         assert elements(page) < BESIDE + FAR + SEEN * OF_A_CELL
         assert len(long.seen) <= SEEN
     assert long.sent < CELLS * OUTPUT / 5  # what nobody has seen was not sent
+
+
+@pytest.mark.full
+def test_no_task_keeps_a_reader_waiting(session_page: SessionPage, long: Session) -> None:
+    page = session_page.page
+    session_page.open("long")
+    with longest_task(page) as task:
+        session_page.enter(session_page.key)
+        expect(session_page.cell(CELLS).locator(".outputs")).to_contain_text(f"{CELLS}: xxx")
+        for place in (0.5, 0.1):
+            page.evaluate("(place) => scrollTo(0, place * document.scrollingElement.scrollHeight)", place)
+            page.wait_for_timeout(200)
+        page.mouse.move(400, 400)
+        for _ in range(20):
+            page.mouse.wheel(0, 400)
+            page.wait_for_timeout(16)
+    assert 0 < task.cpu < LONG, task  # other work on the machine makes tasks longer, and is none of the page
+    assert long.sent > 20 * OUTPUT  # there was something to show
 
 
 def test_a_link_into_a_long_notebook_gets_the_cell_alone(session_page: SessionPage, long: Session) -> None:

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from base64 import b64encode
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import requests
 from kernel_gateway.config import load
 from kernel_gateway.state_dir import instance_id
 from sessions.model.tenant_limits import OwnLimits
-from tests.gateways import KEYS, gateway
+from tests.gateways import KEYS, Gateway, gateway
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -205,6 +206,22 @@ def shell(code: str, **environment: str) -> str:
     return done.stdout
 
 
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Gateway]:
+    """A gateway that the examples share."""
+    with gateway("process") as serving:
+        yield serving
+
+
+@pytest.fixture
+def serving(shared: Gateway) -> Iterator[Gateway]:
+    """This gateway, which has no sessions."""
+    yield shared
+    while sessions := shared.call("GET", "/v1/sessions").json()["sessions"]:
+        for session in sessions:
+            shared.call("DELETE", f"/v1/sessions/{session['name']}")
+
+
 def test_each_example_is_run_by_a_test_that_exists() -> None:
     for page in PAGES:
         for block in blocks(page):
@@ -242,28 +259,26 @@ def test_the_commands_in_the_readme_work_as_written(tmp_path: Path, monkeypatch:
         )
 
 
-def test_a_key_in_a_url_works_as_written() -> None:
+def test_a_key_in_a_url_works_as_written(serving: Gateway) -> None:
     program = {"code_b64": b64encode(b"def main(): return 42").decode(), "language": "python", "arguments": {}}
-    with gateway("process") as serving:
-        for key, status in ((KEYS["alice"], 200), ("unknown", 401)):
-            endpoint = "http://any:KEY@127.0.0.1:8888".replace("127.0.0.1:8888", serving.url.partition("//")[2])
-            answer = requests.post(f"{endpoint.replace('KEY', key)}/run", json=program, timeout=60)
-            assert answer.status_code == status, answer.text
+    for key, status in ((KEYS["alice"], 200), ("unknown", 401)):
+        endpoint = "http://any:KEY@127.0.0.1:8888".replace("127.0.0.1:8888", serving.url.partition("//")[2])
+        answer = requests.post(f"{endpoint.replace('KEY', key)}/run", json=program, timeout=60)
+        assert answer.status_code == status, answer.text
 
 
-def test_the_reply_is_as_shown() -> None:
+def test_the_reply_is_as_shown(serving: Gateway) -> None:
     [shown] = map(json.loads, example("README.md", '{"status"'))
-    with gateway("process") as serving:
-        serving.execute("demo", "import pandas as pd; df = pd.DataFrame({'x': [1, 2, 3]})")
-        reply = serving.execute("demo", "df.x.sum()")
-        described = subprocess.run(
-            [sys.executable, "-m", "kernel_gateway", "run", "-s", "demo", "-c", "df.describe()"],
-            env=os.environ | {"KERNEL_GATEWAY_URL": serving.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]},  # noqa: TID251
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
+    serving.execute("demo", "import pandas as pd; df = pd.DataFrame({'x': [1, 2, 3]})")
+    reply = serving.execute("demo", "df.x.sum()")
+    described = subprocess.run(
+        [sys.executable, "-m", "kernel_gateway", "run", "-s", "demo", "-c", "df.describe()"],
+        env=os.environ | {"KERNEL_GATEWAY_URL": serving.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]},  # noqa: TID251
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     varies = ("duration_ms", "session_id")
     assert shown.keys() == reply.keys()
     assert shown | dict.fromkeys(varies) == reply | dict.fromkeys(varies)
@@ -289,24 +304,22 @@ def test_keys_are_made_and_revoked_as_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.curl
-def test_limits_of_a_tenant_are_changed_as_shown() -> None:
+def test_limits_of_a_tenant_are_changed_as_shown(serving: Gateway) -> None:
     [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants limits")
-    with gateway("process") as serving:
-        key = serving.admin_key()
-        code = code.replace(GATEWAY, serving.url).replace("Bearer KEY", f"Bearer {key}")
-        said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=key)
+    key = serving.admin_key()
+    code = code.replace(GATEWAY, serving.url).replace("Bearer KEY", f"Bearer {key}")
+    said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=key)
     changed, answered = said.split("{", 1)
     told = json.loads("{" + answered)
     assert [told[name]["value"] for name in ("sessions", "memory", "cpus")] == [5, 256 * 1024**2, 1.0]
     assert "team-a  sessions=5 memory=256m" in changed.splitlines()
 
 
-def test_a_tenant_is_removed_as_shown() -> None:
+def test_a_tenant_is_removed_as_shown(serving: Gateway) -> None:
     [code] = example("docs/tenants.md", ".venv/bin/kernel-gateway tenants remove")
-    with gateway("process") as serving:
-        add = [sys.executable, "-m", "kernel_gateway", "keys", "add", "team-a", "--state-dir", str(serving.state_dir)]
-        subprocess.run(add, check=True, capture_output=True)
-        said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=serving.admin_key())
+    add = [sys.executable, "-m", "kernel_gateway", "keys", "add", "team-a", "--state-dir", str(serving.state_dir)]
+    subprocess.run(add, check=True, capture_output=True)
+    said = shell(code, KERNEL_GATEWAY_URL=serving.url, KERNEL_GATEWAY_KEY=serving.admin_key())
     assert "keys       1" in said.splitlines()
 
 
@@ -318,44 +331,42 @@ def test_limits_of_a_tenant_are_fixed_as_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.curl
-def test_a_provider_is_configured_as_shown() -> None:
+def test_a_provider_is_configured_as_shown(serving: Gateway) -> None:
     [code] = example("docs/providers.md", "curl -X POST")
-    with gateway("process") as elsewhere, gateway("process", admin_key="the-admins-own-key") as serving_here:
-        server = f'"api_url": "{elsewhere.url}", "sandbox_url": "{elsewhere.url}"'
+    with gateway("process", admin_key="the-admins-own-key") as serving_here:
+        server = f'"api_url": "{serving.url}", "sandbox_url": "{serving.url}"'
         code = code.replace('"e2b_..."', f'"{KEYS["alice"]}", {server}')
         assert server in code
         said = shell(code.replace(GATEWAY, serving_here.url), ADMIN_KEY="the-admins-own-key")
     assert json.loads(said) == {"message": "Configuration saved"}
 
 
-def test_one_program_runs_as_shown(tmp_path: Path) -> None:
+def test_one_program_runs_as_shown(serving: Gateway, tmp_path: Path) -> None:
     [block] = example("docs/providers.md", "$ echo")
     code, shown = block.removeprefix("$ ").splitlines()
-    with gateway("process") as serving_here:
-        place = {"KERNEL_GATEWAY_URL": serving_here.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
-        said = shell(code, KERNEL_GATEWAY_STATE_DIR=str(tmp_path), **place)
+    place = {"KERNEL_GATEWAY_URL": serving.url, "KERNEL_GATEWAY_KEY": KEYS["alice"]}
+    said = shell(code, KERNEL_GATEWAY_STATE_DIR=str(tmp_path), **place)
     assert said.strip() == shown
 
 
-def test_the_command_line_works_as_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_line_works_as_shown(serving: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [code] = example("docs/cli.md", ".venv/bin/kernel-gateway run")
     [refusal] = example("docs/cli.md", "kernel-gateway: SB014")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
-    with gateway("process") as serving_here:
-        monkeypatch.setenv("KERNEL_GATEWAY_URL", serving_here.url)
-        monkeypatch.setenv("KERNEL_GATEWAY_KEY", KEYS["alice"])
-        *used, end = code.splitlines()
-        said = shell("\n".join(used)).splitlines()
-        refused = subprocess.run(
-            [sys.executable, "-m", "kernel_gateway", "files", "get", "-s", "demo", "absent"],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        shell(end)
-        assert serving_here.call("GET", "/v1/sessions").json()["sessions"] == []
+    monkeypatch.setenv("KERNEL_GATEWAY_URL", serving.url)
+    monkeypatch.setenv("KERNEL_GATEWAY_KEY", KEYS["alice"])
+    *used, end = code.splitlines()
+    said = shell("\n".join(used)).splitlines()
+    refused = subprocess.run(
+        [sys.executable, "-m", "kernel_gateway", "files", "get", "-s", "demo", "absent"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    shell(end)
+    assert serving.call("GET", "/v1/sessions").json()["sessions"] == []
     assert (refused.returncode, refused.stderr) == (1, refusal)
     assert said[0] == "42"
     assert said[1].endswith("data.csv")
@@ -377,10 +388,9 @@ def test_hosts_are_listed_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.curl
-def test_the_session_of_a_container_is_found_as_shown() -> None:
+def test_the_session_of_a_container_is_found_as_shown(serving: Gateway) -> None:
     [code] = example("docs/operating.md", "curl --silent")
-    with gateway("process") as serving_here:
-        serving_here.execute("mine", "1")
-        answer = shell(code.replace(GATEWAY, serving_here.url), KEY=serving_here.admin_key())
-        [session] = json.loads(answer)["sessions"]
-        assert (session["tenant"], session["name"], bool(session["container"])) == ("alice", "mine", True)
+    serving.execute("mine", "1")
+    answer = shell(code.replace(GATEWAY, serving.url), KEY=serving.admin_key())
+    [session] = json.loads(answer)["sessions"]
+    assert (session["tenant"], session["name"], bool(session["container"])) == ("alice", "mine", True)

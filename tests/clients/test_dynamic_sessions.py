@@ -21,6 +21,7 @@ from autogen_ext.code_executors.azure import ACADynamicSessionsCodeExecutor
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.tiers import cases
 
 ROOT = Path(__file__).parents[2]
 POOL = "/dynamic-sessions/default"
@@ -97,12 +98,11 @@ CLIENTS = {
 
 
 @pytest.mark.engine
-@pytest.mark.gate
 @pytest.mark.parametrize("gateway", ["docker"], indirect=True)
-@pytest.mark.parametrize("name", CLIENTS)
-def test_what_a_client_sends_is_answered_as_it_expects(gateway: Gateway, name: str) -> None:
+@pytest.mark.parametrize("client", cases(CLIENTS, gate="langchain-azure-dynamic-sessions 1.0.4"))
+def test_what_a_client_sends_is_answered_as_it_expects(gateway: Gateway, client: Client) -> None:
     """A replay over plain HTTP: the clients take too long to install for the gate. Other tests here run themselves."""
-    client, identifier = CLIENTS[name], str(uuid.uuid4())
+    identifier = str(uuid.uuid4())
 
     def call(method: str, path: str, **options: Any) -> Any:
         target = f"{POOL}/{path}?identifier={identifier}&api-version=2024-02-02-preview"

@@ -463,7 +463,6 @@ def test_a_paused_sandbox_keeps_its_memory_and_files(gateway: Gateway) -> None:
 
 
 @pytest.mark.engine
-@pytest.mark.gate
 def test_a_paused_sandboxed_sandbox_keeps_its_memory_and_files() -> None:
     with gateways.gateway("docker") as gateway:
         pause_and_resume(gateway)

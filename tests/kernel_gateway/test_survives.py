@@ -104,7 +104,7 @@ def with_sleep() -> Iterator[Callable[[], Gateway]]:
 
 @pytest.mark.engine
 @pytest.mark.parametrize("isolation", ["docker"])
-@pytest.mark.parametrize("named", cases(BY_NAME, gate=["1 error", "2 exit", "5 restart"]))
+@pytest.mark.parametrize("named", cases(BY_NAME, gate="1 error"))
 def test_what_survives_is_what_the_table_says(
     named: tuple[str, Event],
     isolation: str,

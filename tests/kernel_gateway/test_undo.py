@@ -12,6 +12,7 @@ import pytest
 
 from tests import gateways
 from tests.gateways import KEYS, Gateway
+from tests.kernel_gateway import mcp
 from tests.kernel_gateway.calls import failure
 from tests.test_examples import GATEWAY, example, shell
 from tests.tiers import cases
@@ -222,6 +223,28 @@ def test_a_cell_that_comes_later_does_not_wait_for_its_checkpoint(gateway: Gatew
     crash = gateway.execute(name, f"x = 0\n{ENDS['exit']}")
     assert (crash["state"], text(gateway, name, "print(x)")) == ("rolled_back", str(x))
     gateway.call("DELETE", f"/v1/sessions/{name}")
+
+
+@pytest.mark.engine
+@pytest.mark.gate
+def test_an_agent_undoes_its_last_cell_by_the_automatic_checkpoint(gateway: Gateway) -> None:
+    first = mcp.call(gateway, "run_code", code="x = 1\nprint(open('file', 'w').write('one'))")
+    session = first["structuredContent"]["session"]
+    mcp.call(gateway, "run_code", session=session, code="x = 2\nimport os; os.remove('file')")
+
+    listed = mcp.call(gateway, "checkpoint", session=session, action="list")["structuredContent"]["checkpoints"]
+    assert [each["automatic"] for each in listed] == [True], listed
+    back = mcp.call(gateway, "checkpoint", session=session, action="rollback")
+    assert back["structuredContent"] == {"session": session, "state": "rolled_back"}
+    seen = mcp.call(gateway, "run_code", session=session, code="x, open('file').read()")
+    assert (seen["structuredContent"]["state"], seen["structuredContent"]["result"]) == ("rolled_back", "(1, 'one')")
+    assert "state rolled_back" in mcp.texts(seen)[0]
+
+    branch = mcp.call(gateway, "checkpoint", session=session, action="branch")["structuredContent"]["session"]
+    assert mcp.call(gateway, "run_code", session=branch, code="x")["structuredContent"]["result"] == "1"
+    assert branch != session
+    for each in (session, branch):
+        mcp.call(gateway, "session", session=each, action="end")
 
 
 def test_without_gvisor_checkpoints_are_refused_with_the_reason(started: Callable[[str], Gateway]) -> None:

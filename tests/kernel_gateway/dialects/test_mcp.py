@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from http.client import HTTPConnection
 from typing import Any
@@ -295,17 +296,23 @@ def test_a_long_cell_answers_with_a_run_that_wait_continues(hasty: Gateway, era:
     assert call(hasty, "wait", era=era, run=told["run"])["structuredContent"]["result"] == "'done'"
 
 
-@both_eras
-def test_progress_is_told_if_the_client_wants_it(gateway: Gateway, session: str, era: str) -> None:
-    arguments = {"session": session, "code": "import time; time.sleep(11); 'done'"}
-    wire = ERAS[era]("tools/call", name="run_code", arguments=arguments, meta={"progressToken": "p"})
-    with streamed(gateway, wire) as messages:
-        *told, last = list(messages)
-    assert {each["method"] for each in told} == {"notifications/progress"}
-    progress = [each["params"]["progress"] for each in told]
-    assert progress == sorted(set(progress))
-    assert len(progress) == 2
-    assert last["result"]["structuredContent"]["result"] == "'done'"
+def test_progress_is_told_if_the_client_wants_it(gateway: Gateway, session: str) -> None:
+    def told_to(era: str) -> list[dict[str, Any]]:
+        arguments = {"session": f"{session}-{era}", "code": "import time; time.sleep(11); 'done'"}
+        wire = ERAS[era]("tools/call", name="run_code", arguments=arguments, meta={"progressToken": "p"})
+        with streamed(gateway, wire) as messages:
+            return list(messages)
+
+    with ThreadPoolExecutor() as clients:  # at once, because each takes so long
+        both = list(clients.map(told_to, ERAS))
+    for *told, last in both:
+        assert {each["method"] for each in told} == {"notifications/progress"}
+        progress = [each["params"]["progress"] for each in told]
+        assert progress == sorted(set(progress))
+        assert len(progress) == 2
+        assert last["result"]["structuredContent"]["result"] == "'done'"
+    for era in ERAS:
+        call(gateway, "session", session=f"{session}-{era}", action="end")
 
 
 def _opened(gateway: Gateway, wire: Wire) -> HTTPConnection:

@@ -28,8 +28,11 @@ def gateway() -> Iterator[Gateway]:
 
 
 #: a cell of each client of an agent
-PLOT = "import matplotlib.pyplot as plt\nsales.plot.bar(x='city', figsize=(5, 2.4)); plt.show()"
-TABLE = "import pandas as pd\nsales = pd.DataFrame({'city': ['Oslo', 'Rome', 'Kyiv'], 'sales': [120, 80, 95.5]})\nsales"
+PLOT = "sales.plot.bar(x='city', figsize=(5, 2.4)); plt.show()"
+TABLE = (
+    "import matplotlib.pyplot as plt\nimport pandas as pd\n"
+    "sales = pd.DataFrame({'city': ['Oslo', 'Rome', 'Kyiv'], 'sales': [120, 80, 95.5]})\nsales"
+)
 ASKS = "name = input('Whose report? ')\nprint('Report of', name)"
 BUG = "def mean(rows):\n    total = sum(rows)\n    return total / (len(rows) - 3)\nmean(list(sales['sales']))"
 
@@ -46,9 +49,10 @@ def test_an_agents_cells_of_every_dialect_are_followed_answered_and_debugged(
     gateway = page.gateway
     name = gateway.call("POST", "/api/kernels", json={}).json()["id"]
     page.sign_in(name)
-    gateway.execute(name, TABLE)  # over HTTP
+    gateway.execute(name, TABLE, timeout=120)  # over HTTP
     expect(page.cell(1).frame_locator("iframe").get_by_role("cell", name="Oslo")).to_be_visible()
-    mcp.call(gateway, "run_code", session=name, code=PLOT)
+    wire = mcp.modern("tools/call", name="run_code", arguments={"session": name, "code": PLOT})
+    assert mcp.send(gateway, wire).status_code == 200
     expect(page.cell(2).locator("img")).to_have_attribute("src", re.compile("^data:image/png;base64,"))
     asking = threading.Thread(target=lambda: asyncio.run(_over_jupyter(gateway, name)))
     asking.start()

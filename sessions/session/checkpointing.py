@@ -31,6 +31,8 @@ log = structlog.get_logger()
 
 #: keeps a checkpoint that was just written
 Keep = Callable[[Taken], Awaitable[None]]
+#: why a kernel that has loaded the debugger has no checkpoints. With gVisor of 2024, no such kernel could be continued.
+DEBUGGED = "a cell was debugged in this kernel, which could perhaps not be continued; restart the session first"
 #: name of automatic checkpoints, which no client has asked for
 AUTOMATIC = "auto"
 
@@ -264,7 +266,9 @@ class Checkpointing:
         slot, services = self._slot, self._services
         if slot.identity.spec.in_sandbox:
             raise CheckpointRefused("the session shares its files with other sessions")
-        await slot.ensure()  # returns when no other write is under way
+        if self._debugger.was_in(await slot.ensure()):  # returns when no other write is under way
+            # Unlike an image of a kernel that falls asleep, a checkpoint is not tried, and clients would rely on it.
+            raise _refused(DEBUGGED)
         with timed(services.clock, services.observer.checkpoint):
             return await slot.while_clients_wait(partial(self._write_now, name, keep, evictable))
 

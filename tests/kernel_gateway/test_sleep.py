@@ -112,6 +112,8 @@ def test_a_session_that_was_debugged_keeps_its_variables_whether_it_can_sleep_or
         refused = gateway.call("POST", f"{path}/{call}", json={"as": f"{name}-b"} if call == "branch" else {})
         assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SB041"), refused.text
     assert debugged(gateway, path, command="continue") == "ended"
+    refused = gateway.call("POST", f"{path}/checkpoints", json={})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "SB041"), refused.text
     asleep = gateway.call("POST", f"{path}/sleep")
     assert asleep.status_code == 200 or "the session stays awake" in asleep.json()["error"]["message"]
     reply = gateway.execute(name, "print(x)")

@@ -108,9 +108,11 @@ async def test_a_session_with_a_debugged_cell_takes_no_checkpoint_and_stays_awak
     assert await session.fall_asleep() == "it is in use"
     await session.debugger.terminate()
     await execution.task
-    assert (await session.checkpoints.take("one")).name == "one"
-    assert await session.fall_asleep() == ""
+    with pytest.raises(CheckpointRefused, match="a cell was debugged in this kernel"):
+        await session.checkpoints.take("one")
+    assert await session.fall_asleep() == ""  # which has tried the image
     assert (await run(session, "1")).state is StateChange.PRESERVED
+    assert (await session.checkpoints.take("one")).name == "one"
 
 
 async def test_a_return_to_a_checkpoint_and_a_restart_end_a_cell_that_stands(session: Session, world: World) -> None:

@@ -289,6 +289,7 @@ def test_no_cell_is_left_at_a_breakpoint(tmp_path: Path, end: str) -> None:
         assert ("stood at a breakpoint" in reply["state_reason"]) == (end == "killed")
         assert text_of(serving.execute("s", "print(f())", timeout=60)) == "1\n"
         assert serving.call("POST", "/v1/sessions/s/debug", json=launch).json()["state"] in {"stopped", "running"}
+        assert serving.call("DELETE", "/v1/sessions/s").status_code == 204
 
 
 def test_the_second_signal_does_not_wait_for_cells(tmp_path: Path) -> None:

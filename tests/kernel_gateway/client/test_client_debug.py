@@ -80,6 +80,7 @@ def test_who_leaves_the_stream_of_a_debugged_cell_ends_it(s: Session, gateway: G
     assert s.run("before, f(1)").value == (1, 2)
 
 
+@pytest.mark.full
 async def test_a_cancelled_command_ends_the_debugged_cell(gateway: Gateway, session: str) -> None:
     async with AsyncSession(gateway.url, KEYS["alice"], session) as s:
         await s.run("before = 1")

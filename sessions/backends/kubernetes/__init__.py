@@ -240,7 +240,8 @@ class KubernetesBackend:
                 workspace = names.get(labels.get(WORKSPACE_LABEL, ""))
                 handle = self._handle(name, info, limits_of(pod), workspace)
                 if name in users and workspace is not None:
-                    self._latest[workspace], handle.has_files = handle, True
+                    self._latest[workspace] = handle
+                    handle.take_files()
                 handle.note(pod)
                 self._adopt_guests(handle, users, workspace)
             if not self._handles[name].number:  # else the kernel has ended meanwhile
@@ -344,7 +345,8 @@ class KubernetesBackend:
     def _have_files(self, handle: PodHandle, workspace: str) -> None:
         """Record that a new Pod has the files of a workspace."""
         former = self._latest.get(workspace)
-        self._latest[workspace], handle.has_files = handle, True
+        self._latest[workspace] = handle
+        handle.take_files()
         if former is not None:
             spawn(former.give_up_files(), "end of the former Pod")
 

@@ -64,7 +64,7 @@ class PodHandle:
         self.gvisor = gvisor
         self.number = number
         #: whether the session's files are here, so that the Pod stays when its kernel ends
-        self.has_files = False
+        self._has_files = False
         #: whether the Pod has stayed
         self.stays = False
         #: what the Pod's object was last
@@ -121,7 +121,7 @@ class PodHandle:
         self._running.exception()  # nobody may wait for it any more
         if how.reason is ExitReason.OOM and self._listener is not None:
             self._listener.on_out_of_memory(self)
-        self.stays = stays and self.has_files
+        self.stays = stays and self._has_files
         if self.stays:
             self._gone()
         else:
@@ -147,15 +147,19 @@ class PodHandle:
         except (StartFailed, TimeoutError):
             await self.kill()
 
+    def take_files(self) -> None:
+        """Record that the session's files are here."""
+        self._has_files = True
+
     async def give_up_files(self) -> None:
         """Let the Pod end with its kernel from now on, and at once if it has no kernel: nobody needs its files."""
-        self.has_files = False
+        self._has_files = False
         if self.number:
             await self.kill()
 
     async def remove(self) -> None:
         """End the kernel, and remove its Pod."""
-        self.has_files = False
+        self._has_files = False
         await self.kill()
 
     @property
@@ -253,7 +257,7 @@ class PodHandle:
         """End the kernel. Its Pod stays if the session's files are in it, and if the launcher can be told."""
         if self._exit is None and not self._killed:
             self._killed = True
-            told = self.has_files and await self._signal("TERM")
+            told = self._has_files and await self._signal("TERM")
             self.ended(KernelExit(ExitReason.KILLED), stays=told)
         await self.wait()
 

@@ -98,6 +98,7 @@ def test_cells_are_typed_completed_interrupted_and_ended(at_gateway: Gateway, se
         person.types("a_name_to_complete = 'completed'\r")
         person.types("print('now')\r")
         person.sees("\r\nnow")
+        person.sees(">>>")  # a key that comes before the prompt is not completed
         person.types("a_name_to_c\t")
         person.sees("omplete")
         person.types("\r")

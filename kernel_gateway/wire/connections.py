@@ -88,7 +88,7 @@ class Connection:
 
     def reset(self) -> None:
         """End the connection at once, so that the client sees that it was cut. What was sent before still arrives."""
-        if self.stream is not None:
+        if self.stream is not None and not self.stream.closed():
             with suppress(OSError):  # the client has left
                 self.stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.stream.close()

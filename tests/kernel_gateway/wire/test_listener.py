@@ -276,6 +276,18 @@ def opened(service: Service) -> float:
 # -- the end ---------------------------------------------------------------------------------------------------
 
 
+async def test_a_reset_tells_the_client_and_does_nothing_once_the_stream_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        connection = connections.Connection("127.0.0.1")
+        connection.attach(connections.PlainStream(listening.accept()[0]))
+    with client:
+        connection.reset()
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
+    connection.reset()  # a client may leave while the last words to it are prepared
+
+
 async def test_sockets_of_all_dialects_close_when_the_gateway_stops(service: Service) -> None:
     session = await service.registry.get_or_create(SessionKey("acme", "s1"))
     clients = [

@@ -1,4 +1,4 @@
-"""The smallest case of a real client of each dialect, with kernels in Pods."""
+"""The smallest case of a real client of each dialect, or of its calls, with kernels in Pods."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.clients.test_open_webui import execute
 from tests.cluster.access import gateway
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway import agentrun, ragflow
-from tests.kernel_gateway.dialects import test_dify
+from tests.kernel_gateway.dialects import test_dify, test_librechat
+from tests.kernel_gateway.dialects.test_open_terminal import User, frontend_key
 
 pytestmark = [pytest.mark.cluster, pytest.mark.full]
 
@@ -79,6 +80,14 @@ def test_ragflow(serving: Gateway) -> None:
 
 def test_difys_calls(serving: Gateway) -> None:
     assert test_dify.run(serving, "print(40 + 2)")["stdout"] == "42\n"
+
+
+def test_librechats_calls(serving: Gateway) -> None:
+    assert test_librechat.run(serving, "print(40 + 2)")["stdout"] == "42\n"
+
+
+def test_open_terminals_calls(serving: Gateway) -> None:
+    assert User(serving, frontend_key(serving), "ada").said("echo $((40 + 2))") == "42\n"
 
 
 def test_dynamic_sessions(serving: Gateway, tmp_path: Path) -> None:

@@ -37,12 +37,17 @@ def gateway(request: pytest.FixtureRequest) -> Iterator[Gateway]:
         yield serving
 
 
-@pytest.fixture(scope="module")
-def frontend(gateway: Gateway) -> str:
-    """A key that may name users."""
+def frontend_key(gateway: Gateway) -> str:
+    """Make a key of alice that may name users."""
     command = [sys.executable, "-m", "kernel_gateway", "keys", "--state-dir", str(gateway.state_dir)]
     made = subprocess.run([*command, "add", "alice", "--role", "frontend"], check=True, capture_output=True, text=True)
     return made.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def frontend(gateway: Gateway) -> str:
+    """A key that may name users."""
+    return frontend_key(gateway)
 
 
 @pytest.fixture(autouse=True)

@@ -163,9 +163,11 @@ class Debugger:
         """
         adapter = Adapter(kernel, "")
         threads = await adapter.left_behind() if self._kernelspec.debugger else None
-        yield bool(threads)
-        if threads is not None:
-            await _detached(adapter)
+        try:
+            yield bool(threads)
+        finally:
+            if threads is not None:
+                await _detached(adapter)
 
     # -- what clients do --------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -11,10 +12,10 @@ from sessions.cells.idempotency import Run
 from sessions.debugging import debugger as room
 from sessions.debugging.adapter import MARK
 from sessions.debugging.model import DebugState, Seen
-from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout
+from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout, KernelDied
 from sessions.model.values import DebugPlan, ExecuteRequest, StateChange, Status
 from sessions.session.session import Session
-from tests.fakes import STANDS, World, run, stands, until
+from tests.fakes import STANDS, FakeKernel, World, run, stands, until
 
 CODE = "x = 1\nstand()"
 
@@ -135,9 +136,29 @@ async def test_a_debugger_that_was_not_detached_is_detached_before_the_next_cell
     kernel._debug({"command": "initialize"})
     with pytest.raises(DebugRefused, match="Jupyter"):  # somebody else has attached it
         await debugged(session)
-    kernel._debug({"command": "setBreakpoints", "arguments": {"source": {"path": MARK}, "breakpoints": [{"line": 1}]}})
+    mark(kernel)
     assert (await debugged(session)).state is DebugState.STOPPED
     session.debugger.leave()
+
+
+async def test_the_debugger_of_an_earlier_gateway_is_detached_also_when_its_cell_cannot_be_ended(
+    session: Session, world: World
+) -> None:
+    await run(session, "1")
+    kernel = session._slot.kernel
+    assert kernel is not None
+    world.backend.kernel._debug({"command": "initialize"})
+    mark(world.backend.kernel)
+    with suppress(KernelDied):
+        async with session.debugger.taking_over(kernel):
+            assert world.backend.kernel.breakpoints, "control"
+            raise KernelDied
+    assert world.backend.kernel.breakpoints is None
+
+
+def mark(kernel: FakeKernel) -> None:
+    """Set the breakpoint by which a gateway knows its debugger."""
+    kernel._debug({"command": "setBreakpoints", "arguments": {"source": {"path": MARK}, "breakpoints": [{"line": 1}]}})
 
 
 async def debugged(session: Session) -> Seen:

@@ -266,7 +266,7 @@ class Checkpointing:
         slot, services = self._slot, self._services
         if slot.identity.spec.in_sandbox:
             raise CheckpointRefused("the session shares its files with other sessions")
-        if self._debugger.was_in(await slot.ensure()):  # returns when no other write is under way
+        if (await slot.ensure()).debugged:  # returns when no other write is under way
             # Unlike an image of a kernel that falls asleep, a checkpoint is not tried, and clients would rely on it.
             raise _refused(DEBUGGED)
         with timed(services.clock, services.observer.checkpoint):

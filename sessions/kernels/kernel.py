@@ -78,7 +78,7 @@ class Kernel:
         self.interrupts = Interrupts(self.connection, handle, self.clock, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
         self.cut = cut
-        #: whether a cell was debugged in it: the debugger's threads and connections stay until the kernel ends
+        #: whether its debugger was started: the debugger's threads and connections stay until the kernel ends
         self.debugged = False
         self._exit: asyncio.Task[KernelExit]
 
@@ -184,7 +184,7 @@ class Kernel:
         return False
 
     def mark_debugged(self) -> None:
-        """Mark the kernel as one in which a cell is or was debugged."""
+        """Mark the kernel as one whose debugger is or was started."""
         self.debugged = True
 
     async def rename(self) -> None:

@@ -32,7 +32,7 @@ log = structlog.get_logger()
 #: keeps a checkpoint that was just written
 Keep = Callable[[Taken], Awaitable[None]]
 #: why a kernel that has loaded the debugger has no checkpoints. With gVisor of 2024, no such kernel could be continued.
-DEBUGGED = "a cell was debugged in this kernel, which could perhaps not be continued; restart the session first"
+DEBUGGED = "a debugger was started in this kernel, which could perhaps not be continued; restart the session first"
 #: name of automatic checkpoints, which no client has asked for
 AUTOMATIC = "auto"
 

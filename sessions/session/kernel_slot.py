@@ -420,7 +420,7 @@ class KernelSlot:
                 self.record.kernel(self.kernel, self.notice)
 
     def record_debugged(self, kernel: Kernel) -> None:
-        """Record that a cell is debugged in the present kernel, before that begins. The next gateway must know it, too.
+        """Record that the debugger of the present kernel is started, before that. The next gateway must know it, too.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.

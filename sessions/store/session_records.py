@@ -18,7 +18,7 @@ class ContainerRecord:
     workspace: str
     #: memory of a sleeping kernel on disk. None means that the kernel runs.
     asleep: SleepImage | None = None
-    #: whether a cell was debugged in the kernel, see `Kernel.debugged`
+    #: whether the kernel's debugger was started, see `Kernel.debugged`
     debugged: bool = False
 
 

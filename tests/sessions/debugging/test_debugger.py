@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+import json
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -109,7 +110,7 @@ async def test_a_session_with_a_debugged_cell_takes_no_checkpoint_and_stays_awak
     assert await session.fall_asleep() == "it is in use"
     await session.debugger.terminate()
     await execution.task
-    with pytest.raises(CheckpointRefused, match="a cell was debugged in this kernel"):
+    with pytest.raises(CheckpointRefused, match="a debugger was started in this kernel"):
         await session.checkpoints.take("one")
     assert await session.fall_asleep() == ""  # which has tried the image
     assert (await run(session, "1")).state is StateChange.PRESERVED
@@ -139,6 +140,25 @@ async def test_a_debugger_that_was_not_detached_is_detached_before_the_next_cell
     mark(kernel)
     assert (await debugged(session)).state is DebugState.STOPPED
     session.debugger.leave()
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        (b'{"command": "debugInfo"}', False),
+        (b'{"command": "initialize"}', True),
+        (b'{"command": "initialize", "arguments": NaN}', True),  # which kernels read
+    ],
+)
+async def test_a_kernel_whose_debugger_a_channel_client_has_started_has_no_checkpoints(
+    session: Session, content: bytes, *, refused: bool
+) -> None:
+    client = session.channels.subscribe("")
+    await run(session, "1")
+    header = {"msg_id": "1", "msg_type": "debug_request", "username": "", "session": "s", "version": "5.3"}
+    session.channels.forward(client, "control", header, [json.dumps(header).encode(), b"{}", b"{}", content], [])
+    with pytest.raises(CheckpointRefused, match="a debugger was started") if refused else nullcontext():
+        await session.checkpoints.take("one")
 
 
 async def test_the_debugger_of_an_earlier_gateway_is_detached_also_when_its_cell_cannot_be_ended(

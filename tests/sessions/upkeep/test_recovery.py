@@ -362,7 +362,7 @@ async def test_a_kernel_in_which_a_cell_was_debugged_has_no_checkpoints_with_the
     async with successor(first, tmp_path) as second:
         session = second.registry.get(KEY)
         assert (await run(session, "1")).state is StateChange.PRESERVED
-        with pytest.raises(CheckpointRefused, match="a cell was debugged in this kernel"):
+        with pytest.raises(CheckpointRefused, match="a debugger was started in this kernel"):
             await session.checkpoints.take("one")
         await session.restart()
         assert (await session.checkpoints.take("one")).name == "one"

@@ -156,7 +156,7 @@ class Debugger:
         The caller ends the cell within the `with` block. At its end the earlier gateway's debugger is detached.
         """
         adapter = Adapter(kernel, "")
-        threads = await adapter.left_behind() if self._kernelspec.debugger else None
+        threads = await adapter.left_behind() if kernel.debugged else None  # the question loads the debugger
         try:
             yield bool(threads)
         finally:

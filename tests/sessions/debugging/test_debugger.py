@@ -167,6 +167,7 @@ async def test_the_debugger_of_an_earlier_gateway_is_detached_also_when_its_cell
     await run(session, "1")
     kernel = session._slot.kernel
     assert kernel is not None
+    kernel.mark_debugged()
     world.backend.kernel._debug({"command": "initialize"})
     mark(world.backend.kernel)
     with suppress(KernelDied):

@@ -137,13 +137,16 @@ GATE_OPTIONS := --numprocesses=3 --dist=loadfile --no-loadscope-reorder \
   --ignore=tests/clients/test_autogen.py --ignore=tests/clients/test_smolagents.py --ignore-glob='tests/fuzz/*'
 GATE := $(BIN)/pytest $(GATE_OPTIONS)
 # The files that have a test of the second run: to import all others would take each worker ten seconds.
-CHOSEN = $(sort $(shell grep --recursive --files-with-matches --include='test_*.py' --extended-regexp 'pytest\.mark\.gate|cases\(' tests))
+# FLAGS with paths that begin with `tests` (`FLAGS=tests/attacks`, or node ids) choose the tests themselves; all other FLAGS
+# are added to these files.
+CHOSEN = $(sort $(shell grep --recursive --files-with-matches --include='test_*.py' --extended-regexp 'pytest\.mark\.gate|tests\.tiers import .*cases' tests))
+NAMED = $(filter tests tests/% ./tests% 'tests/% "tests/%,$(FLAGS))
 NO_TESTS := 5
 
 test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
 	@# Tests without an engine use short times and are never run again, so no containers or pages run beside them.
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
-	$(GATE) -m "gate and not full and (engine or browser)" $(or $(FLAGS),$(CHOSEN)) || [ $$? = $(NO_TESTS) ]
+	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) $(if $(NAMED),,$(CHOSEN)) || [ $$? = $(NO_TESTS) ]
 
 test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e2b-npm/node_modules .venv-e2b-suites/node_modules .venv-mcp/node_modules .venv-librechat/node_modules .venv-open-webui/open_webui $(RIDERS:%=.venv-e2b-%/.setup) $(SANDBOX_CLIENTS:%=.venv-%/.setup) ## every test, in about an hour: also attacks, faults, measurements, all clients; FLAGS=tests/attacks for a part
 	$(BIN)/pytest -m "not gate or full or measured" $(FLAGS)

@@ -64,3 +64,24 @@ def test_the_engines_tests_run_side_by_side_like_the_gates(tmp_path: Path) -> No
     [step] = steps(tmp_path, "test-engine", engine=True, root=True)
     assert step.startswith(f"{PYTHON} -m tests.engine.tested --numprocesses=3 --dist=loadfile --no-loadscope-reorder ")
     assert step.endswith(" --port 0")
+
+
+@pytest.mark.parametrize(
+    ("flags", "chosen"),
+    [
+        ("", True),
+        ("--artifacts=test-artifacts", True),
+        ("--artifacts test-artifacts -k 'not page'", True),
+        ("tests/attacks", False),
+        ("-x tests/clients/web/test_ui.py::test_a_name", False),
+        ("'tests/test_compose.py::test_a_case[with a space]'", False),
+    ],
+)
+def test_the_second_run_of_the_gate_collects_only_files_with_such_tests(flags: str, *, chosen: bool) -> None:
+    asked = ["make", "--dry-run", "test", f"FLAGS={flags}"]
+    done = subprocess.run(asked, cwd=ROOT, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=True)
+    [_, second] = [line for line in done.stdout.splitlines() if line.startswith(".venv/bin/pytest ")]
+    assert f'(engine or browser)" {flags}'.strip() in second
+    collected = {word for word in second.partition(f'browser)" {flags}')[2].split() if word.endswith(".py")}
+    assert ("tests/test_compose.py" in collected) == chosen
+    assert "tests/test_makefile.py" not in collected

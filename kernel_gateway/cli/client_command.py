@@ -8,12 +8,15 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
+from pathlib import Path
 
 from kernel_gateway.cli.flags import add_location, client_from
 from kernel_gateway.cli.remote import Failed, Remote
 
 #: exit code of a command whose output nobody reads any more, as in `| head`; shells show SIGPIPE so
 NOBODY_READS = 141
+#: FILE of a command line whose code comes from standard input
+STANDARD_INPUT = Path("-")
 
 
 def add_gateway(parser: argparse.ArgumentParser, *actions: argparse.ArgumentParser) -> None:
@@ -40,6 +43,38 @@ def add_session(parser: argparse.ArgumentParser, *actions: argparse.ArgumentPars
             "-s", "--session", metavar="NAME", default=argparse.SUPPRESS, help="the session's name (default: cli)"
         )
     add_gateway(parser, *actions)
+
+
+def add_code(parser: argparse.ArgumentParser, *, file: str, default: Path | None = None) -> None:
+    """Add the arguments that give the code of a cell.
+
+    Args:
+        parser: the command's parser.
+        file: help for the argument FILE.
+        default: the file of a command line without FILE.
+    """
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", default=default, help=file)
+    parser.add_argument("-c", "--code", help="code, instead of a file")
+
+
+def code_of(arguments: argparse.Namespace) -> str | None:
+    """Return the code that the arguments of `add_code` give; the file `-` is standard input. None: they give none.
+
+    Raises:
+        OSError: when the file cannot be read.
+        ValueError: when the code is no text.
+    """
+    file: Path | None = arguments.file if arguments.code is None else None
+    code: str | None = arguments.code
+    try:
+        if file is not None:
+            code = sys.stdin.read() if file == STANDARD_INPUT else file.read_text()
+        if code is not None:
+            code.encode()  # Python may read bytes that are no text as surrogates
+    except UnicodeError as error:
+        name = "the code" if file in {None, STANDARD_INPUT} else file
+        raise ValueError(f"{name}: {error}") from error
+    return code
 
 
 def add_examples(parser: argparse.ArgumentParser, *examples: str) -> None:

@@ -10,34 +10,26 @@ import ast
 import cmd
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
-from kernel_gateway.cli.client_command import add_examples, add_session, problem
+from kernel_gateway.cli.client_command import add_code, add_examples, add_session, code_of, problem
 from kernel_gateway.cli.flags import client_from
 from kernel_gateway.cli.remote import Failed, Remote, path_of, told
-from kernel_gateway.cli.run import EXIT, session_of, show_output
+from kernel_gateway.cli.run import EXIT, print_end, session_of, show_output
 from kernel_gateway.cli.variables import shown
-from kernel_gateway.client import ClientError, GatewayError, Session
+from kernel_gateway.client import ClientError, Event, GatewayError, Session
 
-#: seconds that one request waits for a stop. Ctrl-C is heeded between two requests.
-WITHIN = 0.5
 #: lines of code that `list` shows before and after the present one
 AROUND = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        metavar="FILE",
-        help="a file with the code; without code, the session's last exception is looked at (post mortem)",
-    )
-    parser.add_argument("-c", "--code", help="code, instead of a file")
+    add_code(parser, file="a file with the code; without code, the session's last exception is looked at (post mortem)")
     parser.add_argument(
         "-b",
         "--breakpoint",
@@ -73,7 +65,7 @@ def main(arguments: argparse.Namespace) -> int:
     """
     client = client_from(arguments)
     try:
-        code = _code(arguments)
+        code = code_of(arguments)
         with session_of(client, arguments.session) as session:
             prompt = Prompt(session, Remote(client), code or "")
             if code is None:
@@ -84,13 +76,6 @@ def main(arguments: argparse.Namespace) -> int:
     except (Failed, ClientError, OSError, ValueError) as error:
         print(f"kernel-gateway: {problem(error)}", file=sys.stderr)
     return 2
-
-
-def _code(arguments: argparse.Namespace) -> str | None:
-    code: str | None = arguments.code
-    if code is None and arguments.file is not None:
-        code = str(arguments.file.read_text())
-    return code
 
 
 def _place(text: str) -> dict[str, Any]:
@@ -112,14 +97,23 @@ def _first_line(code: str) -> int:
 
 
 @contextmanager
-def _heeding_ctrl_c() -> Iterator[list[int]]:
-    """Collect Ctrl-C in a list: a request that it broke off would end the cell."""
-    pressed: list[int] = []
-    former = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+def _on_ctrl_c(act: Callable[[], None]) -> Iterator[None]:
+    """Call a function in a thread at each Ctrl-C. The main thread goes on to wait for the cell's next event."""
+    pressed: SimpleQueue[int | None] = SimpleQueue()
+
+    def heed() -> None:
+        for _ in iter(pressed.get, None):
+            act()
+
+    thread = Thread(target=heed)
+    former = signal.signal(signal.SIGINT, lambda number, _frame: pressed.put(number))
+    thread.start()
     try:
-        yield pressed
+        yield
     finally:
         signal.signal(signal.SIGINT, former)
+        pressed.put(None)
+        thread.join()
 
 
 class Prompt(cmd.Cmd):
@@ -135,11 +129,13 @@ class Prompt(cmd.Cmd):
         self._remote = remote
         self._lines = code.splitlines()
         self._places: dict[int, dict[str, Any]] = {}
+        #: events of the cell that were not read yet
+        self._events: Iterator[Event] = iter(())
+        #: whether the cell's turn has come
+        self._started = False
         #: what the debugger has told last
         self._seen: dict[str, Any] = {}
         self._frame = 0
-        #: outputs that are printed: number of whole ones, and characters of the next one
-        self._printed = (0, 0)
         self._status = "ok"
 
     def launch(self, places: list[dict[str, Any]], exceptions: str | None, timeout: float | None) -> int:
@@ -147,15 +143,11 @@ class Prompt(cmd.Cmd):
         if not places and exceptions is None:
             places = [{"line": _first_line("\n".join(self._lines))}]
         self._places = {place["line"]: place for place in places}
-        asked: dict[str, Any] = {"code": "\n".join(self._lines) + "\n", "breakpoints": places}
-        asked |= {} if exceptions is None else {"exceptions": [exceptions]}
-        asked |= {} if timeout is None else {"timeout": timeout}
-        try:
-            if not self._go("launch", **asked):
+        plan = {"breakpoints": places, "exceptions": [] if exceptions is None else [exceptions]}
+        stream = self._session.stream("\n".join(self._lines) + "\n", timeout=timeout, debug=plan)
+        with closing(stream) as self._events:  # its end interrupts the cell, if it still runs
+            if not self._until_stop():
                 self._read()
-        finally:
-            if self._seen.get("state") in {"stopped", "running"}:
-                self._session.debug("terminate")
         return EXIT[self._status]
 
     def post_mortem(self) -> int:
@@ -187,20 +179,23 @@ class Prompt(cmd.Cmd):
 
     # -- how the cell goes on ---------------------------------------------------------------------------------
 
-    def _go(self, command: str, **arguments: Any) -> bool:
-        """Go on until the cell stops or ends, and return whether it has ended. Ctrl-C stops it where it is."""
-        with _heeding_ctrl_c() as pressed:
-            self._seen = self._session.debug(command, within=WITHIN, **arguments)
-            while self._seen["state"] == "running":
-                self._print_outputs()
-                self._seen = self._session.debug("pause" if pressed else "wait", within=WITHIN)
+    def _go(self, command: str) -> bool:
+        """Go on until the cell stops or ends, and return whether it has ended."""
+        self._session.debug(command, within=0)
+        return self._until_stop()
+
+    def _until_stop(self) -> bool:
+        """Print what the cell shows until it stops or ends, and return whether it has ended. Ctrl-C stops it."""
+        ended, stands = False, False
+        with _on_ctrl_c(self._pause):
+            while not ended and not stands:
+                ended = self._print_outputs()
+                self._seen = self._session.debug("wait", within=0)
+                stands = self._seen["state"] == "stopped"  # else another client has gone on meanwhile
         self._frame = 0
-        if self._seen["error"]:
-            raise GatewayError(self._seen["error"])
-        self._print_outputs()
         for text in self._seen["log"]:
             print(shown(text.rstrip("\n")))
-        if self._seen["state"] != "stopped":
+        if ended:
             print(f"[{self._status}]")
             return True
         if self._seen["reason"] == "exception":
@@ -208,25 +203,26 @@ class Prompt(cmd.Cmd):
         self._print_frame()
         return False
 
-    def _print_outputs(self) -> None:
-        """Print what the cell has shown since the last time."""
-        outputs, (whole, characters) = self._outputs(), self._printed
-        for output in outputs[whole:]:
-            stream = output["output_type"] == "stream"
-            show_output(output | {"text": output["text"][characters:]} if stream else output)
-            characters = 0
-        grows = bool(outputs) and outputs[-1]["output_type"] == "stream"
-        self._printed = (len(outputs) - 1, len(outputs[-1]["text"])) if grows else (len(outputs), 0)
+    def _print_outputs(self) -> bool:
+        """Print the cell's outputs as they come until it stops or ends, and return whether it has ended."""
+        for event in self._events:
+            match event.type:
+                case "started":
+                    self._started = True
+                case "output":
+                    show_output(event.fields["output"])
+                case "stopped":
+                    return False
+                case "result" if event.result is not None:
+                    self._status = event.result.status
+                    print_end(event.result, event.fields.get("outputs", []), None)
+        return True
 
-    def _outputs(self) -> list[dict[str, Any]]:
-        """Return the cell's outputs until now, and note how it has ended."""
-        if not self._seen["execution"]:
-            return []
-        told_of = self._remote.json("GET", f"{path_of(self._session.name)}/executions/{self._seen['execution']}")
-        if told_of["result"] is not None:
-            self._status = told_of["result"]["status"]
-        outputs: list[dict[str, Any]] = told_of["outputs"]
-        return outputs
+    def _pause(self) -> None:
+        """Stop the cell where it is; a cell that waits for its turn is ended. The stream tells what has come of it."""
+        asked = {"command": "pause" if self._started else "terminate", "within": 0}
+        with suppress(Failed):  # it has stopped or ended meanwhile
+            self._remote.json("POST", f"{path_of(self._session.name)}/debug", asked)
 
     def do_next(self, _argument: str) -> bool:
         """Run this line, and stop at the next one of this function. Short: n."""
@@ -246,9 +242,11 @@ class Prompt(cmd.Cmd):
 
     def do_quit(self, _argument: str) -> bool:
         """End the cell like an interrupt, and this command; the variables stay. Short: q, or Ctrl-D."""
-        if self._seen["state"] == "stopped" and self._seen["execution"]:
-            self._seen = self._session.debug("terminate")
-            self._outputs()
+        if self._seen["state"] == "stopped":
+            with suppress(GatewayError):  # it has ended meanwhile
+                self._session.debug("terminate")
+            for event in self._events:
+                self._status = event.result.status if event.result else self._status
         return True
 
     # -- where it stops ---------------------------------------------------------------------------------------

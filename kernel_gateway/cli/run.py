@@ -15,7 +15,16 @@ from typing import Any
 
 import httpx
 
-from kernel_gateway.cli.client_command import add_examples, add_session, forget_output, print_json, problem
+from kernel_gateway.cli.client_command import (
+    STANDARD_INPUT,
+    add_code,
+    add_examples,
+    add_session,
+    code_of,
+    forget_output,
+    print_json,
+    problem,
+)
 from kernel_gateway.cli.flags import client_from
 from kernel_gateway.cli.pictures import Pictures, TerminalPictures
 from kernel_gateway.cli.remote import Failed, Remote, path_of, told
@@ -32,15 +41,8 @@ UNKNOWN = {"SB030": 6, "SB048": 6}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's flags."""
-    parser.add_argument(
-        "file",
-        nargs="?",
-        type=Path,
-        metavar="FILE",
-        help="a file with the code, or a notebook (.ipynb), whose cells run in order until one fails; "
-        "- or none: standard input",
-    )
-    parser.add_argument("-c", "--code", help="code, instead of a file")
+    file = "a file with the code, or a notebook (.ipynb), whose cells run in order until one fails"
+    add_code(parser, file=f"{file}; - or none: standard input", default=STANDARD_INPUT)
     parser.add_argument("-t", "--timeout", type=float, help="seconds the cell may run")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print the reply as JSON")
@@ -161,7 +163,7 @@ def show(
                 if json_only:
                     print_json(event.fields | {"outputs": event.result.outputs})
                 else:
-                    _print_end(event.result, event.fields.get("outputs", []), pictures)
+                    print_end(event.result, event.fields.get("outputs", []), pictures)
                 return event.result
             if json_only:
                 continue
@@ -196,11 +198,8 @@ def _cells(arguments: argparse.Namespace) -> list[str]:
         OSError: when the file cannot be read.
         ValueError: when the code is no text, or the notebook is none.
     """
-    try:
-        code = _code(arguments)
-    except UnicodeError as error:
-        raise ValueError(f"{arguments.file or 'the code'}: {error}") from error
-    if arguments.code is not None or arguments.file is None or arguments.file.suffix != ".ipynb":
+    code = code_of(arguments) or ""
+    if arguments.code is not None or arguments.file.suffix != ".ipynb":
         return [code]
     try:
         cells = [cell for cell in json.loads(code)["cells"] if cell["cell_type"] == "code"]
@@ -208,17 +207,6 @@ def _cells(arguments: argparse.Namespace) -> list[str]:
         return [source for cell in kept if (source := "".join(cell["source"])).strip()]
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise ValueError(f"{arguments.file} is no notebook of nbformat 4: {error}") from error
-
-
-def _code(arguments: argparse.Namespace) -> str:
-    if arguments.code is not None:
-        code = str(arguments.code)
-    elif arguments.file is None or str(arguments.file) == "-":
-        code = sys.stdin.read()
-    else:
-        code = str(arguments.file.read_text())
-    code.encode()  # Python may read bytes that are no text as surrogates
-    return code
 
 
 def _show_output(output: dict[str, Any], pictures: Pictures | TerminalPictures | None, display_id: str | None) -> None:
@@ -252,7 +240,7 @@ def _save(pictures: Pictures | TerminalPictures | None, data: dict[str, Any] | N
         print(path)
 
 
-def _print_end(result: Result, outputs: list[dict[str, Any]], pictures: Pictures | TerminalPictures | None) -> None:
+def print_end(result: Result, outputs: list[dict[str, Any]], pictures: Pictures | TerminalPictures | None) -> None:
     """Print what the result adds to the events before it. It has all outputs if some could not be sent one by one."""
     notes = []
     if outputs:

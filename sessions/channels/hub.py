@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import orjson
 
 from kernel_image.protocol import GATEWAY_REQUESTS, TOOL_CALL
 from sessions.cells.execution import Question
@@ -21,6 +23,7 @@ from sessions.channels.subscription import Subscription, gateway_message
 from sessions.channels.unread import Unread
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
+from sessions.model import bounded_json
 from sessions.model.errors import ConnectionFailed, InvalidRequest, SessionError
 from sessions.model.values import StateChange, StateNotice
 
@@ -47,6 +50,7 @@ class ChannelHub:
             unread: counts the messages that wait for the clients.
         """
         self._unread = unread
+        self._debugs = rules.debugs
         self._requests = PendingRequests(rules, self.dispatch)
         #: what has become of the variables. None means nothing, or that clients were told.
         self._news: StateNotice | None = None
@@ -118,6 +122,7 @@ class ChannelHub:
             PolicyViolation: when the code policy forbids the code.
             QuotaExceeded: when too much waits for the kernel, or the tenant has too many executions under way.
             ConnectionFailed: when there is no kernel, or the kernel accepts no messages.
+            LedgerUnavailable: when the message starts the kernel's debugger, and that cannot be recorded.
         """
         if self._kernel is None:
             raise ConnectionFailed
@@ -133,6 +138,8 @@ class ChannelHub:
             if channel != "shell":  # Python's kernels would also run code on control, uncounted
                 raise InvalidRequest("code runs on the shell channel only", field="channel")
             code = Code.of(parts[3])
+        elif header["msg_type"] == "debug_request" and _starts_debugger(parts[3]):
+            self._debugs(self._kernel)
         request = PendingRequest(subscription, header["msg_id"], header["msg_type"], size, in_subshell, code)
         self._requests.add(request)
         if request.cell is not None:
@@ -286,3 +293,16 @@ class ChannelHub:
             subscription.close() if subscription.attached else subscription.discard()
         self._subscriptions.clear()
         self._unread.close()
+
+
+def _starts_debugger(content: bytes) -> bool:
+    """Return whether a debug request may start the kernel's debugger.
+
+    Source: the Debug Adapter Protocol, `initialize`. Front ends ask each kernel for `debugInfo`, which starts nothing.
+    A kernel may read what is no valid JSON here.
+    """
+    with suppress(orjson.JSONDecodeError):
+        match bounded_json.loads(content):
+            case {"command": str(command)}:
+                return command == "initialize"
+    return True

@@ -10,6 +10,7 @@ from typing import Any
 from sessions.cells.execution import Question
 from sessions.channels.cells import ChannelCell, Code
 from sessions.channels.subscription import Subscription
+from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.errors import SessionError
 from sessions.model.values import ExecuteRequest, ExecutionEnd, Timeouts
@@ -96,6 +97,8 @@ class Rules:
     failed: Callable[[str, Mapping[str, Any] | None, SessionError | None], None]
     #: returns the operator's servers of tools, as the cell of an execution's id may use them
     servers: Callable[[str], CellServers]
+    #: called before a client's message starts the debugger of the kernel; may raise an error to refuse the message
+    debugs: Callable[[Kernel], None]
     timeouts: Timeouts
     #: seconds that a cell may run
     deadline: float

@@ -60,8 +60,6 @@ class Debugger:
         self._submit = submit
         self._run: Run | None = None
         self._adapter: Adapter | None = None
-        #: kernel that the debugger was attached to last
-        self._kernel: Kernel | None = None
         self._breakpoints: list[BreakpointSet] = []
         self._stop: Stop | None = None
         self._log: deque[str] = deque(maxlen=LOG_MAX)
@@ -76,10 +74,6 @@ class Debugger:
     def active(self) -> bool:
         """Whether a debugged cell waits, runs or stands."""
         return self._run is not None and not self._run.task.done()
-
-    def was_in(self, kernel: Kernel | None) -> bool:
-        """Return whether it was attached to this kernel. Its threads and connections stay until the kernel ends."""
-        return kernel is not None and kernel is self._kernel
 
     def require(self) -> None:
         """Refuse a language that has no debugger.
@@ -100,7 +94,7 @@ class Debugger:
         """
         if request.debug is None:
             return
-        adapter, self._kernel = Adapter(kernel, request.code), kernel
+        adapter = Adapter(kernel, request.code)
         try:
             self._breakpoints = await adapter.attach(request.debug)
         except (SessionError, asyncio.CancelledError):
@@ -162,10 +156,12 @@ class Debugger:
         The caller ends the cell within the `with` block. At its end the earlier gateway's debugger is detached.
         """
         adapter = Adapter(kernel, "")
-        threads = await adapter.left_behind() if self._kernelspec.debugger else None
-        yield bool(threads)
-        if threads is not None:
-            await _detached(adapter)
+        threads = await adapter.left_behind() if kernel.debugged else None  # the question loads the debugger
+        try:
+            yield bool(threads)
+        finally:
+            if threads is not None:
+                await _detached(adapter)
 
     # -- what clients do --------------------------------------------------------------------------------------
 

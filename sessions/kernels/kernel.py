@@ -78,6 +78,8 @@ class Kernel:
         self.interrupts = Interrupts(self.connection, handle, self.clock, messages=spec.interrupt_messages)
         self.preloading = Preloading(self.connection, handle.preloaded)
         self.cut = cut
+        #: whether its debugger was started: the debugger's threads and connections stay until the kernel ends
+        self.debugged = False
         self._exit: asyncio.Task[KernelExit]
 
     # -- beginning ------------------------------------------------------------------------------------------
@@ -180,6 +182,10 @@ class Kernel:
                     self._run_name_code()
                 return reply.type == kind.replace("_request", "_reply") and self._cause is None
         return False
+
+    def mark_debugged(self) -> None:
+        """Mark the kernel as one whose debugger is or was started."""
+        self.debugged = True
 
     async def rename(self) -> None:
         """Tell the kernel, which continues from the memory of another session's kernel, the name of its session.

@@ -419,6 +419,16 @@ class KernelSlot:
             with suppress(LedgerUnavailable, SessionClosed):
                 self.record.kernel(self.kernel, self.notice)
 
+    def record_debugged(self, kernel: Kernel) -> None:
+        """Record that the debugger of the present kernel is started, before that. The next gateway must know it, too.
+
+        Raises:
+            LedgerUnavailable: when the record cannot be written.
+            SessionClosed: when the session was ended.
+        """
+        kernel.mark_debugged()
+        self.record.kernel(kernel, self.notice)
+
     # -- sleep and takeover ---------------------------------------------------------------------------------
 
     async def while_clients_wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -485,7 +495,7 @@ class KernelSlot:
         Returns:
             the kernel. None means that there is no kernel to continue with.
         """
-        self.left_container = None
+        left, self.left_container = self.left_container, None
         kernel: Kernel | None = None
         lost: SessionError = KernelDied("the kernel could not be taken over when the gateway was restarted")
         with log_failure(f"taking over the kernel of {self.key}"):
@@ -493,6 +503,8 @@ class KernelSlot:
                 if handle is None:
                     raise KernelDied("the kernel ended while the gateway was away")
                 kernel = await Kernel.take_over(self.launch, handle)
+                if left is not None and left.debugged:
+                    kernel.mark_debugged()
             except SessionError as error:
                 lost = error
         if self._listener.closed:

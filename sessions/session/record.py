@@ -109,7 +109,7 @@ class SlotRecord:
             SessionClosed: when the session was ended: it must have no record any more.
         """
         info = kernel.handle.connection_info
-        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image)
+        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image, kernel.debugged)
         self._write(container, notice, self._checkpoints)
 
     def checkpoints(self, checkpoints: tuple[Checkpoint, ...]) -> None:

@@ -71,6 +71,7 @@ class Session(Owner):
                 left=services.journal.left,
                 failed=self._failed,
                 servers=partial(services.servers_for, self.key),
+                debugs=self._slot.record_debugged,
                 timeouts=services.timeouts,
                 deadline=spec.max_execute_timeout,
             ),

@@ -18,6 +18,8 @@ class ContainerRecord:
     workspace: str
     #: memory of a sleeping kernel on disk. None means that the kernel runs.
     asleep: SleepImage | None = None
+    #: whether the kernel's debugger was started, see `Kernel.debugged`
+    debugged: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernel_gateway.cli import main
+from kernel_gateway.client.gateway import Gateway as Calls
 from tests.gateways import Gateway
-from tests.kernel_gateway.calls import exists, until
+from tests.kernel_gateway.calls import HANGS, exists, until
 
 CODE = "def f(n):\n    m = n + 1\n    return m\n\nprint('begins')\nx = f(41)\nprint('x is', x)\n"
 
@@ -24,20 +26,23 @@ Debug = Callable[..., tuple[int, str]]
 
 @pytest.fixture
 def debug(
-    at_gateway: Gateway, session: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    at_gateway: Gateway, debugged: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Debug:
     """Return a function that runs the command with these lines typed, and returns its exit code and what it prints."""
 
     def run(*arguments: str, typed: str = "") -> tuple[int, str]:
         monkeypatch.setattr(sys, "stdin", io.StringIO(typed))
-        code = main(["debug", "-s", session, *arguments])
+        code = main(["debug", "-s", debugged, *arguments])
         printed = capsys.readouterr()
         return code, printed.out + printed.err
 
     return run
 
 
-def test_code_is_stepped_with_the_commands_of_pdb(debug: Debug, gateway: Gateway, session: str, tmp_path: Path) -> None:
+def test_code_is_stepped_with_the_commands_of_pdb(
+    debug: Debug, gateway: Gateway, debugged: str, tmp_path: Path
+) -> None:
+    gateway.execute(debugged, "globals().pop('x', None)")
     (tmp_path / "code.py").write_text(CODE)
     typed = "n\nb 2\nc\nw\np n * 10\nu\nx\nl\nd\ncl 2\nr\nvars\nc\n"
     code, printed = debug(str(tmp_path / "code.py"), typed=typed)
@@ -56,7 +61,7 @@ def test_code_is_stepped_with_the_commands_of_pdb(debug: Debug, gateway: Gateway
         "x is 42\n[ok]\n",
     ):
         assert text in printed, text
-    assert gateway.text(session, "x") == "42"
+    assert gateway.text(debugged, "x") == "42"
 
 
 def test_code_that_fails_is_stopped_there_and_looked_at_afterwards(debug: Debug) -> None:
@@ -71,14 +76,34 @@ def test_code_that_fails_is_stopped_there_and_looked_at_afterwards(debug: Debug)
     assert "*** SB071: no cell is stopped" in printed
 
 
+def test_outputs_are_read_once_however_often_the_cell_stops(debug: Debug, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def recorded(self: Calls, method: str, path: str, *others: Any) -> Any:
+        asked.append(f"{method} {path.rpartition('/')[2]}")
+        return answer(self, method, path, *others)
+
+    answer = Calls.answer
+    monkeypatch.setattr(Calls, "answer", recorded)
+    code = "import time\nfor n in range(3):\n    print('line', n)\n    time.sleep(0.2)\n    print('end', n)\n"
+    exit_code, printed = debug("-b", "5", "-c", code, typed="c\nc\nc\n")
+    assert (exit_code, printed.count("line "), printed.count("end ")) == (0, 3 + 3, 3)  # each stop names its line
+    assert sorted(asked) == sorted(["POST execute", *["POST debug"] * 7]), "three stops, three commands, one end"
+
+
+def test_code_that_is_debugged_asks_the_user(debug: Debug) -> None:
+    code, printed = debug("-b", "2", "-c", "name = input('who? ')\nprint('hi', name)", typed="me\np name\nc\n")
+    assert (code, "who? " in printed, "'me'\n" in printed, "hi me\n" in printed) == (0, True, True, True), printed
+
+
 def test_what_cannot_be_debugged_is_named(debug: Debug, gateway: Gateway, session: str) -> None:
     gateway.execute(session, "1")
-    assert debug() == (
+    assert debug("-s", session) == (
         2,
         "kernel-gateway: no exception has ended a cell of this session; to run code, name a file, or use -c\n",
     )
     assert debug("not-there.py")[1] == "kernel-gateway: not-there.py: No such file or directory\n"
-    code, printed = debug("-b", "9", "-c", "1")
+    code, printed = debug("-s", session, "-b", "9", "-c", "1")
     assert (code, "the code has 1 lines, and a breakpoint is in line 9" in printed) == (2, True)
 
 
@@ -95,6 +120,21 @@ def test_ctrl_c_stops_the_code_where_it_is_and_ctrl_d_ends_it(at_gateway: Gatewa
         child.stdin.close()
         assert child.wait(60) == 4
     assert at_gateway.text(session, "n > 0") == "True"
+
+
+@pytest.mark.full
+def test_ctrl_c_ends_code_whose_turn_has_not_come(at_gateway: Gateway, session: str) -> None:
+    at_gateway.call("POST", f"/v1/sessions/{session}/execute", json={"code": HANGS, "wait": False})
+    until(lambda: exists(at_gateway, session, "begun"))
+    command = [sys.executable, "-m", "kernel_gateway", "debug", "-s", session, "-c", "n = 1"]
+    with subprocess.Popen(["env", "--default-signal=INT", *command], stderr=subprocess.PIPE, text=True) as child:
+        until(lambda: at_gateway.call("GET", f"/v1/sessions/{session}/debug").json()["state"] == "running")
+        child.send_signal(signal.SIGINT)
+        assert child.wait(60) == 2
+        assert child.stderr is not None
+        assert "SB051" in child.stderr.read()
+    assert at_gateway.call("POST", f"/v1/sessions/{session}/interrupt").json() == {"interrupted": True}
+    assert at_gateway.execute(session, "n")["status"] == "error"
 
 
 # -- replay ----------------------------------------------------------------------------------------------------

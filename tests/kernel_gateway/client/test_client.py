@@ -9,7 +9,6 @@ import re
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import nbformat
@@ -22,19 +21,6 @@ from tests.kernel_gateway.client.cutting import cutter
 
 PAGE = Path(__file__).parents[3] / "docs/clients/python.md"
 SERVER = {"tornado", "docker", "structlog", "pydantic", "zmq", "jupyter_client", "sessions", "kernel_gateway.config"}
-
-
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the isolation makes no difference."""
-    return started("process")
-
-
-@pytest.fixture
-def s(gateway: Gateway, session: str) -> Iterator[Session]:
-    """A session that no other test uses."""
-    with Session(gateway.url, KEYS["alice"], session) as client:
-        yield client
 
 
 def test_the_library_loads_nothing_of_the_server() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,16 +18,9 @@ STOPS = {"breakpoints": [{"line": 3}]}
 
 
 @pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the isolation makes no difference."""
-    return started("process")
-
-
-@pytest.fixture
-def s(gateway: Gateway, debugged: str) -> Iterator[Session]:
+def session(debugged: str) -> str:
     """The session that tests of the debugger share."""
-    with Session(gateway.url, KEYS["alice"], debugged) as client:
-        yield client
+    return debugged
 
 
 def values(seen: dict[str, Any]) -> dict[str, str]:
@@ -58,8 +50,8 @@ def test_a_cell_is_stepped_and_its_exception_is_looked_at(s: Session) -> None:
     assert s.debug("evaluate", expression="n is None")["value"]["value"] == "True"
 
 
-async def test_a_stream_says_where_the_cell_stands(gateway: Gateway, debugged: str) -> None:
-    async with AsyncSession(gateway.url, KEYS["alice"], debugged) as s:
+async def test_a_stream_says_where_the_cell_stands(gateway: Gateway, session: str) -> None:
+    async with AsyncSession(gateway.url, KEYS["alice"], session) as s:
         told = []
         async for event in s.stream(CODE, debug=STOPS):
             told.append(event.type)
@@ -91,3 +83,4 @@ async def test_a_cancelled_command_ends_the_debugged_cell(gateway: Gateway, sess
             await waiting
         await asyncio.to_thread(until, lambda: idle(gateway, session))
         assert (await s.run("before")).value == 1
+        await s.files.remove("begun")

@@ -26,12 +26,6 @@ from tests.kernel_gateway.client.cutting import cutter
 PAGE = Path(__file__).parents[3] / "docs/clients/python.md"
 
 
-@pytest.fixture
-def gateway(started: Callable[[str], Gateway]) -> Gateway:
-    """The gateway without a sandbox: the isolation makes no difference."""
-    return started("process")
-
-
 Make = Callable[..., Session]
 
 

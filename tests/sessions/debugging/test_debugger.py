@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -11,10 +13,10 @@ from sessions.cells.idempotency import Run
 from sessions.debugging import debugger as room
 from sessions.debugging.adapter import MARK
 from sessions.debugging.model import DebugState, Seen
-from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout
+from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout, KernelDied
 from sessions.model.values import DebugPlan, ExecuteRequest, StateChange, Status
 from sessions.session.session import Session
-from tests.fakes import STANDS, World, run, stands, until
+from tests.fakes import STANDS, FakeKernel, World, run, stands, until
 
 CODE = "x = 1\nstand()"
 
@@ -108,7 +110,7 @@ async def test_a_session_with_a_debugged_cell_takes_no_checkpoint_and_stays_awak
     assert await session.fall_asleep() == "it is in use"
     await session.debugger.terminate()
     await execution.task
-    with pytest.raises(CheckpointRefused, match="a cell was debugged in this kernel"):
+    with pytest.raises(CheckpointRefused, match="a debugger was started in this kernel"):
         await session.checkpoints.take("one")
     assert await session.fall_asleep() == ""  # which has tried the image
     assert (await run(session, "1")).state is StateChange.PRESERVED
@@ -135,9 +137,49 @@ async def test_a_debugger_that_was_not_detached_is_detached_before_the_next_cell
     kernel._debug({"command": "initialize"})
     with pytest.raises(DebugRefused, match="Jupyter"):  # somebody else has attached it
         await debugged(session)
-    kernel._debug({"command": "setBreakpoints", "arguments": {"source": {"path": MARK}, "breakpoints": [{"line": 1}]}})
+    mark(kernel)
     assert (await debugged(session)).state is DebugState.STOPPED
     session.debugger.leave()
+
+
+@pytest.mark.parametrize(
+    ("content", "refused"),
+    [
+        (b'{"command": "debugInfo"}', False),
+        (b'{"command": "initialize"}', True),
+        (b'{"command": "initialize", "arguments": NaN}', True),  # which kernels read
+    ],
+)
+async def test_a_kernel_whose_debugger_a_channel_client_has_started_has_no_checkpoints(
+    session: Session, content: bytes, *, refused: bool
+) -> None:
+    client = session.channels.subscribe("")
+    await run(session, "1")
+    header = {"msg_id": "1", "msg_type": "debug_request", "username": "", "session": "s", "version": "5.3"}
+    session.channels.forward(client, "control", header, [json.dumps(header).encode(), b"{}", b"{}", content], [])
+    with pytest.raises(CheckpointRefused, match="a debugger was started") if refused else nullcontext():
+        await session.checkpoints.take("one")
+
+
+async def test_the_debugger_of_an_earlier_gateway_is_detached_also_when_its_cell_cannot_be_ended(
+    session: Session, world: World
+) -> None:
+    await run(session, "1")
+    kernel = session._slot.kernel
+    assert kernel is not None
+    kernel.mark_debugged()
+    world.backend.kernel._debug({"command": "initialize"})
+    mark(world.backend.kernel)
+    with suppress(KernelDied):
+        async with session.debugger.taking_over(kernel):
+            assert world.backend.kernel.breakpoints, "control"
+            raise KernelDied
+    assert world.backend.kernel.breakpoints is None
+
+
+def mark(kernel: FakeKernel) -> None:
+    """Set the breakpoint by which a gateway knows its debugger."""
+    kernel._debug({"command": "setBreakpoints", "arguments": {"source": {"path": MARK}, "breakpoints": [{"line": 1}]}})
 
 
 async def debugged(session: Session) -> Seen:

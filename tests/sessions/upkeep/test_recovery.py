@@ -24,6 +24,7 @@ from sessions.model.errors import (
     AuditUnavailable,
     BackendUnavailable,
     CellRunsOn,
+    CheckpointRefused,
     ConnectionFailed,
     ExecutionCancelled,
     InvalidRequest,
@@ -347,6 +348,24 @@ async def test_a_cell_that_stands_at_a_breakpoint_is_interrupted_by_the_next_gat
         assert (result.status, result.state) == (Status.OK, StateChange.PRESERVED)
         assert result.state_reason == f"{NOTE_CUT}; {STOOD}"
         assert (len(kernel.interrupts), kernel.breakpoints) == (1, None)
+
+
+async def test_a_kernel_in_which_a_cell_was_debugged_has_no_checkpoints_with_the_next_gateway_either(
+    first: World, tmp_path: Path
+) -> None:
+    session = await first.session()
+    first.backend.on("stand", stands)
+    await session.debugger.launch(ExecuteRequest("stand", timeout=600, debug=DebugPlan()))
+    await session.debugger.terminate()
+    await until(lambda: first.backend.kernel.breakpoints is None)
+    session.leave()
+    async with successor(first, tmp_path) as second:
+        session = second.registry.get(KEY)
+        assert (await run(session, "1")).state is StateChange.PRESERVED
+        with pytest.raises(CheckpointRefused, match="a debugger was started in this kernel"):
+            await session.checkpoints.take("one")
+        await session.restart()
+        assert (await session.checkpoints.take("one")).name == "one"
 
 
 async def test_a_debugger_of_a_jupyter_client_outlives_the_gateway(first: World, tmp_path: Path) -> None:

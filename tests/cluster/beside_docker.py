@@ -1,6 +1,8 @@
 """Measures sessions on the cluster beside the same sessions on the Docker backend, in turns.
 
-tests/cluster/cluster.sh run .venv/bin/python -m tests.cluster.beside_docker
+tests/cluster/cluster.sh up
+.venv/bin/python -m tests.cluster.beside_docker
+tests/cluster/cluster.sh down
 
 Each backend has a process of its own, because Docker's containers cannot be reached from beside the control plane. Both
 use the same image, the same limits and gVisor. Neither restores kernels from golden images, which the cluster cannot.
@@ -17,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from statistics import median
 
 from tests import gateways
@@ -26,8 +29,11 @@ from tests.gateways import Gateway
 
 ROUNDS, CELLS, MANY = 5, 100, 20
 LIMITS = {"memory": "256m", "cpus": "0.5", "preload": "", "max_concurrent_per_tenant": str(MANY)}
-#: how a process starts whose network is the machine's
-OUTSIDE = {"docker": ["nsenter", "--net=/proc/1/ns/net"], "kubernetes": []}
+#: how the process of a backend starts
+WORKERS: dict[str, list[str]] = {
+    "docker": [],
+    "kubernetes": [str(Path(__file__).parent / "cluster.sh"), "run"],
+}
 WARM = 'kernel_gateway_pool_kernels{language="python"} 1.0'
 
 
@@ -100,7 +106,7 @@ def serve(backend: str) -> None:
 @contextmanager
 def worker(backend: str) -> Iterator[Callable[[str], float]]:
     """A process that measures one backend: a function that returns the seconds of a measurement."""
-    command = [*OUTSIDE[backend], sys.executable, "-m", "tests.cluster.beside_docker", backend]
+    command = [*WORKERS[backend], sys.executable, "-m", "tests.cluster.beside_docker", backend]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin
         assert process.stdout
@@ -115,9 +121,9 @@ def worker(backend: str) -> Iterator[Callable[[str], float]]:
 
 def main() -> None:
     """Print a table of medians."""
-    seconds: dict[str, dict[str, list[float]]] = {what: {backend: [] for backend in OUTSIDE} for what in TITLES}
+    seconds: dict[str, dict[str, list[float]]] = {what: {backend: [] for backend in WORKERS} for what in TITLES}
     with ExitStack() as stack:
-        workers = {backend: stack.enter_context(worker(backend)) for backend in OUTSIDE}
+        workers = {backend: stack.enter_context(worker(backend)) for backend in WORKERS}
         for measure in workers.values():
             measure("start")  # the first one of each finds nothing in the machine's caches
         for number in range(ROUNDS):
@@ -127,7 +133,7 @@ def main() -> None:
             say(f"round {number + 1} of {ROUNDS}")
     print(f"{machine()}, {engine()}\n\n| | Docker | Kubernetes | ratio |\n| --- | --- | --- | --- |")
     for what, found in seconds.items():
-        docker, kubernetes = (median(found[backend]) for backend in OUTSIDE)
+        docker, kubernetes = (median(found[backend]) for backend in WORKERS)
         print(f"| {TITLES[what]} | {_text(docker)} | {_text(kubernetes)} | {kubernetes / docker:.1f} |")
 
 

@@ -43,6 +43,9 @@ from .tools import Calls
 _INTERRUPTED = {error.__name__ for error in INTERRUPTS}
 #: seconds within which an interrupt ends a process that does not handle its signal
 _DYING = 0.05
+#: seconds in which debugpy has left a client after `disconnect`. If the next one came earlier, debugpy (1.8.22) would
+#: send the former one an event, and the error would end its thread that accepts clients, until the kernel ends.
+_DEBUGPY_LEAVES = 0.3
 #: message of the error for code that asks for input, if the client cannot be asked
 _NO_ANSWERS = (
     "nobody can be asked here: send the answers with the cell (`stdin` in the gateway's own API), or run it over "
@@ -420,7 +423,10 @@ class PythonKernel(IPythonKernel):
         if not hasattr(self, "debugger"):
             self._load_debugger()
             self._polling = asyncio.create_task(self.poll_stopped_queue())  # noqa: TID251 - the attribute keeps it
-        return await super().do_debug_request(msg)
+        answer = await super().do_debug_request(msg)
+        if msg["command"] == "disconnect":
+            await asyncio.sleep(_DEBUGPY_LEAVES)
+        return answer
 
     def _load_debugger(self) -> None:
         known = set(sys.modules)

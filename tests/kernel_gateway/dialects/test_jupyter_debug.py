@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ from tests.gateways import Gateway
 from tests.kernel_gateway.jupyter import Client, connected
 from tests.tiers import some
 
+#: seconds for which the kernel keeps the answer to `disconnect`
+DEBUGPY_LEAVES = 0.3
 CODE = "def area(width, height):\n    product = width * height\n    return product\n\nprint(area(6, 7))"
 
 
@@ -80,7 +83,9 @@ async def test_a_breakpoint_is_hit_and_variables_are_inspected(gateway: Gateway,
         await debugger.event("continued")
         while debugger.printed != "42\n":
             await debugger._next()
+        began = time.monotonic()
         await debugger.ask("disconnect", restart=False, terminateDebuggee=False)
+        assert time.monotonic() - began >= DEBUGPY_LEAVES  # a client that came earlier would be the last one
         assert await client.text("print(area(1, 2))") == "2\n"
         assert cell
 

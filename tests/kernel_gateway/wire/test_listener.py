@@ -69,8 +69,10 @@ def cramped() -> Iterator[Gateway]:
 def test_half_open_requests_keep_nobody_out_and_fill_no_log(cramped: Gateway, host: str) -> None:
     before = cramped.log.stat().st_size
     with connections_of(cramped, 200, HALF, host):
+        cramped.http.close()  # the gateway may close an idle connection for others in the moment of its next request
         assert 16 < metric(cramped, "kernel_gateway_connections") <= 128
         assert all(healthy(cramped) for _ in range(10))
+        cramped.http.close()
         assert cramped.text("works", "1") == "1"
     assert cramped.log.stat().st_size - before < 10_000
     (warning,) = [line for line in cramped.logged() if line["event"].startswith("few file descriptors")]

@@ -426,8 +426,9 @@ class KernelSlot:
             LedgerUnavailable: when the record cannot be written.
             SessionClosed: when the session was ended.
         """
-        kernel.mark_debugged()
-        self.record.kernel(kernel, self.notice)
+        if not kernel.debugged:
+            self.record.kernel(kernel, self.notice, debugged=True)
+            kernel.mark_debugged()
 
     # -- sleep and takeover ---------------------------------------------------------------------------------
 

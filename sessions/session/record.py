@@ -96,20 +96,23 @@ class SlotRecord:
         self._checkpoints = origin.checkpoints
         self._closed = closed
 
-    def kernel(self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None) -> None:
+    def kernel(
+        self, kernel: Kernel, notice: StateNotice, image: SleepImage | None = None, *, debugged: bool = False
+    ) -> None:
         """Record the present kernel and the state of the variables that the next execution reports.
 
         Args:
             kernel: the present kernel.
             notice: state of the variables.
             image: memory of the kernel on disk. None means that the kernel is awake.
+            debugged: whether the kernel's debugger is about to be started.
 
         Raises:
             LedgerUnavailable: when the record cannot be written.
             SessionClosed: when the session was ended: it must have no record any more.
         """
-        info = kernel.handle.connection_info
-        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image, kernel.debugged)
+        info, marked = kernel.handle.connection_info, debugged or kernel.debugged
+        container = ContainerRecord(kernel.handle.id, info, str(kernel.launch.workspace), image, marked)
         self._write(container, notice, self._checkpoints)
 
     def checkpoints(self, checkpoints: tuple[Checkpoint, ...]) -> None:

@@ -13,7 +13,7 @@ from sessions.cells.idempotency import Run
 from sessions.debugging import debugger as room
 from sessions.debugging.adapter import MARK
 from sessions.debugging.model import DebugState, Seen
-from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout, KernelDied
+from sessions.model.errors import CheckpointRefused, DebugRefused, ExecutionTimeout, KernelDied, LedgerUnavailable
 from sessions.model.values import DebugPlan, ExecuteRequest, StateChange, Status
 from sessions.session.session import Session
 from tests.fakes import STANDS, FakeKernel, World, run, stands, until
@@ -140,6 +140,21 @@ async def test_a_debugger_that_was_not_detached_is_detached_before_the_next_cell
     mark(kernel)
     assert (await debugged(session)).state is DebugState.STOPPED
     session.debugger.leave()
+
+
+async def test_a_debugged_cell_that_cannot_be_recorded_is_refused_and_changes_nothing(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await run(session, "1")
+
+    def refuse(*_: object) -> None:
+        raise LedgerUnavailable
+
+    monkeypatch.setattr(session._slot.record, "_write", refuse)
+    with pytest.raises(LedgerUnavailable):
+        await debugged(session)
+    monkeypatch.undo()
+    assert (await session.checkpoints.take("one")).name == "one"
 
 
 @pytest.mark.parametrize(

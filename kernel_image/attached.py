@@ -30,8 +30,8 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import Command, discard
 from kernel_image.file_names import name_of
-from kernel_image.processes import KEEPALIVE, LAST_OUTPUT, environment
-from kernel_image.protocol import MARK
+from kernel_image.processes import LAST_OUTPUT, environment
+from kernel_image.protocol import KEEPALIVE, MARK
 
 #: maximum bytes of one read
 PIECE = 64 * 1024

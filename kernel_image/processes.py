@@ -27,11 +27,9 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.file_names import name_of
-from kernel_image.procfs import boot_time, is_running, link, pids, program, status, words
-from kernel_image.protocol import MARK, SANDBOX_VARIABLES, TRUNCATED
+from kernel_image.procfs import boot_time, is_running, link, parent, pids, program, status, words
+from kernel_image.protocol import KEEPALIVE, MARK, SANDBOX_VARIABLES, TOOLBOX, TRUNCATED
 
-#: seconds between two keep-alives
-KEEPALIVE = 10.0
 #: maximum seconds for the last output after the program's end; a background process may hold the pipe open
 LAST_OUTPUT = 0.2
 #: seconds between SIGTERM and SIGKILL
@@ -214,14 +212,24 @@ def _sockets() -> dict[str, tuple[int, str]]:
 
 
 def _processes() -> Iterator[dict[str, Any]]:
-    """Yield the sandbox's processes, except this process, in the order of their ids."""
-    in_sandbox, started = _in_sandbox(), boot_time()
+    """Yield the sandbox's processes, except the gateway's tools, in the order of their ids."""
+    in_sandbox, started, toolbox = _in_sandbox(), boot_time(), _toolbox()
     for pid in pids():
         try:
-            if pid != os.getpid() and not _is_drain(pid) and (in_sandbox or _mark(pid) == os.getcwd()):
+            if pid in {os.getpid(), toolbox} or _is_drain(pid) or not (in_sandbox or _mark(pid) == os.getcwd()):
+                continue
+            if toolbox is None or parent(pid) != toolbox:
                 yield _process(pid, started)
         except OSError:
             continue  # ended meanwhile, or another user's
+
+
+def _toolbox() -> int | None:
+    """Return the process that has forked this one and the other tools. None if this tool was started by itself."""
+    with contextlib.suppress(OSError):  # it has just ended
+        if any(part.endswith(f"/{TOOLBOX}.py") for part in words(os.getppid(), "cmdline")):
+            return os.getppid()
+    return None
 
 
 def _in_sandbox() -> bool:

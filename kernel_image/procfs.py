@@ -27,6 +27,15 @@ def status(pid: int) -> list[str]:
         return stat.read().rpartition(")")[2].split()
 
 
+def parent(pid: int) -> int:
+    """Return the id of a process's parent.
+
+    Raises:
+        OSError: when the process has ended.
+    """
+    return int(status(pid)[_PARENT])
+
+
 def words(pid: int, file: str) -> list[str]:
     """Return the texts in a file of a process that separates them with NUL, such as `cmdline`.
 

@@ -47,18 +47,22 @@ ATTACHED_TOOL = "attached"
 WATCHING_TOOL = "watching"
 PORTS_TOOL = "ports"
 SEARCHING_TOOL = "searching"
+#: module name of the program that runs the tools; see `toolbox.py`
+TOOLBOX = "toolbox"
+#: seconds after which a tool that runs for long says something, so that the gateway knows that it has not ended
+KEEPALIVE = 10.0
 #: seconds after which a search is ended
 SEARCH_SECONDS = 20.0
 #: the directory for files besides the workspace
 TEMPORARY = "/tmp"  # noqa: S108
 #: format of the length before each piece of an upload of unknown size, for `struct`; an empty piece ends the upload
 FRAME_FORMAT = ">I"
-#: head of a frame between the gateway and the ports tool: kind, number of the connection, length of what follows
-_PORT_HEAD = struct.Struct(">BII")
+#: head of a relay's frame: kind, number of the connection, length of what follows
+_RELAY_HEAD = struct.Struct(">BII")
 #: maximum bytes that follow a frame's head
-PORT_PIECE = 32 * 1024
+RELAY_PIECE = 32 * 1024
 #: bytes that each end of a connection may send before the other has taken them
-PORT_WINDOW = 256 * 1024
+RELAY_WINDOW = 256 * 1024
 #: field of a listing that is true if entries were left out
 TRUNCATED = "truncated"
 #: maximum entries of a watched directory, including those of its subdirectories if these are watched, too
@@ -95,12 +99,12 @@ SANDBOX_VARIABLES = (
 )
 
 
-class PortFrame(IntEnum):
-    """Kinds of frames between the gateway and the ports tool.
+class RelayFrame(IntEnum):
+    """Kinds of frames between the gateway and a relay: one program in a sandbox that carries many connections.
 
-    The gateway opens a connection to a port (two bytes) of the sandbox; the tool answers that it is open or refused.
-    Both send data and the end of their data; both let the other send more bytes (four bytes, a number), and both may
-    break a connection. The tool says `ALIVE` at its start, and when it has said nothing for some time.
+    The gateway opens a connection; what follows the frame's head says to what. The relay answers that it is open or
+    refused. Both send data and the end of their data; both let the other send more bytes (four bytes, a number), and
+    both may break a connection. The relay says `ALIVE` at its start, and when it has said nothing for some time.
     """
 
     OPEN = 0
@@ -113,30 +117,30 @@ class PortFrame(IntEnum):
     ALIVE = 7
 
 
-def port_frame(kind: PortFrame, number: int, content: bytes = b"") -> bytes:
-    """Return a frame between the gateway and the ports tool.
+def relay_frame(kind: RelayFrame, number: int, content: bytes = b"") -> bytes:
+    """Return a frame between the gateway and a relay.
 
     Args:
         kind: kind of the frame.
         number: number of the connection. 0 means none.
-        content: what follows the head, at most `PORT_PIECE` bytes.
+        content: what follows the head, at most `RELAY_PIECE` bytes.
     """
-    return _PORT_HEAD.pack(kind, number, len(content)) + content
+    return _RELAY_HEAD.pack(kind, number, len(content)) + content
 
 
-def take_port_frames(buffer: bytearray) -> Iterator[tuple[PortFrame, int, bytes]]:
+def take_relay_frames(buffer: bytearray) -> Iterator[tuple[RelayFrame, int, bytes]]:
     """Take all whole frames out of the front of a buffer, and yield kind, number and content of each.
 
     Raises:
-        ValueError: when a frame has an unknown kind, or more than `PORT_PIECE` bytes.
+        ValueError: when a frame has an unknown kind, or more than `RELAY_PIECE` bytes.
     """
-    while len(buffer) >= _PORT_HEAD.size:
-        kind, number, size = _PORT_HEAD.unpack_from(buffer)
-        if size > PORT_PIECE:
+    while len(buffer) >= _RELAY_HEAD.size:
+        kind, number, size = _RELAY_HEAD.unpack_from(buffer)
+        if size > RELAY_PIECE:
             raise ValueError("the frame is too long")
-        end = _PORT_HEAD.size + size
+        end = _RELAY_HEAD.size + size
         if len(buffer) < end:
             return
-        content = bytes(buffer[_PORT_HEAD.size : end])
+        content = bytes(buffer[_RELAY_HEAD.size : end])
         del buffer[:end]
-        yield PortFrame(kind), number, content
+        yield RelayFrame(kind), number, content

@@ -44,8 +44,7 @@ Found = tuple[list[str], os.stat_result]
 
 def main(argument: str, _stdin: BinaryIO, stdout: BinaryIO) -> None:
     """Run the search that the JSON text `argument` describes."""
-    if __name__ == "__main__":
-        signal.setitimer(signal.ITIMER_REAL, SEARCH_SECONDS)  # Python has no handler, so the system ends the process
+    signal.setitimer(signal.ITIMER_REAL, SEARCH_SECONDS)  # Python has no handler, so the system ends the process
     request = json.loads(argument)
     try:
         with find(name_of(request["path"])) as place:

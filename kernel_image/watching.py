@@ -28,8 +28,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 from kernel_image.copying import UNFINISHED
 from kernel_image.entries import each_below
 from kernel_image.file_names import name_of, text_of
-from kernel_image.processes import KEEPALIVE
-from kernel_image.protocol import TREE_MAX
+from kernel_image.protocol import KEEPALIVE, TREE_MAX
 from kernel_image.walk import Refused, find, refusal
 
 #: maximum bytes of the changes of one look

@@ -27,9 +27,9 @@ from kernel_gateway.ports.headers import Place, to_client, to_server, wants_webs
 from kernel_gateway.ports.upstream import IDLE, Head, Upstream
 from kernel_gateway.wire.connections import connection_of
 from sessions.backends.base import no_op
+from sessions.backends.relay import RelayConnection
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.model.tasks import spawn
-from sessions.ports.relay import PortConnection
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
 
@@ -219,7 +219,7 @@ class PortHandler(BaseHandler):
 
     # -- a WebSocket ----------------------------------------------------------------------------------------
 
-    async def _tunnel(self, owner: Session | Sandbox, connection: PortConnection, head: Head, place: Place) -> None:
+    async def _tunnel(self, owner: Session | Sandbox, connection: RelayConnection, head: Head, place: Place) -> None:
         leave = self.gateway.sockets.enter(owner.key)
         try:
             await self._whole.wait()  # tornado has read the whole request
@@ -241,7 +241,7 @@ class PortHandler(BaseHandler):
         finally:
             leave()
 
-    async def _pump(self, stream: IOStream, connection: PortConnection, rest: bytes) -> None:
+    async def _pump(self, stream: IOStream, connection: RelayConnection, rest: bytes) -> None:
         """Pass bytes on in both directions until one side ends, its credential ends, or both are silent too long."""
         moved = [asyncio.get_running_loop().time()]
         work = [
@@ -258,14 +258,14 @@ class PortHandler(BaseHandler):
             for each in work:
                 each.cancel()
 
-    async def _to_client(self, stream: IOStream, connection: PortConnection, piece: bytes, moved: list[float]) -> None:
+    async def _to_client(self, stream: IOStream, connection: RelayConnection, piece: bytes, moved: list[float]) -> None:
         with suppress(SessionError, StreamClosedError):
             while piece := piece or await connection.read():
                 await stream.write(piece)
                 await self._moved(moved)
                 piece = b""
 
-    async def _to_server(self, stream: IOStream, connection: PortConnection, moved: list[float]) -> None:
+    async def _to_server(self, stream: IOStream, connection: RelayConnection, moved: list[float]) -> None:
         with suppress(SessionError, StreamClosedError):
             while True:
                 await connection.write(await stream.read_bytes(PIECE, partial=True))

@@ -11,8 +11,8 @@ import h11
 
 from kernel_gateway.errors import ServerFailed
 from kernel_gateway.ports.headers import Pairs
+from sessions.backends.relay import RelayConnection
 from sessions.model.errors import InvalidRequest
-from sessions.ports.relay import PortConnection
 
 #: maximum bytes of an answer's head, of a chunk's head, and of trailers
 HEAD_MAX = 64 * 1024
@@ -33,7 +33,7 @@ class Head:
 class Upstream:
     """A request to a server, and its answer."""
 
-    def __init__(self, connection: PortConnection, idle: float = IDLE) -> None:
+    def __init__(self, connection: RelayConnection, idle: float = IDLE) -> None:
         """Send nothing yet.
 
         Args:

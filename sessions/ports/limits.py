@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class PortLimits:
-    """Maximum numbers of open connections. Each may hold `PORT_WINDOW` bytes in each direction."""
+    """Maximum numbers of open connections. Each may hold `RELAY_WINDOW` bytes in each direction."""
 
     #: of a session or sandbox
     per_owner: int = 64

@@ -3,24 +3,68 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
+from kernel_image.protocol import PORTS_TOOL
 from sessions.backends.base import KernelHandle
+from sessions.backends.relay import Relay, RelayConnection, Words
+from sessions.guest.tools import ToolRunner
 from sessions.model.errors import InvalidRequest, PortNotOpen, PortsUnavailable, QuotaExceeded
 from sessions.model.values import SessionKey
 from sessions.ports.limits import PortLimits
-from sessions.ports.relay import PortConnection, Relay
 from sessions.sandbox.sandbox import Sandbox
 from sessions.session.session import Session
 from sessions.tenants.shares import Shares
-from sessions.tenants.traffic import Charge
+from sessions.tenants.traffic import NO_CHARGE, Charge
 
 #: pauses in seconds between two attempts to connect: a server may be just about to listen
 PAUSES = (0.1, 0.2, 0.4, 0.8)
 #: containers whose ports are remembered
 REMEMBERED = 1000
+#: seconds for which a relay without connections waits for the next one. No kernel can sleep while its relay runs.
+LINGER = 3.0
+_PORT = struct.Struct(">H")
+_WORDS = Words(
+    missing=partial(
+        PortsUnavailable,
+        "the kernel's image is older than this gateway, and has no tool that reaches servers: build it anew",
+    ),
+    refused=PortNotOpen,
+    ended="the sandbox ended while a server was used",
+    broken="the server has broken the connection",
+)
+
+
+def relay_to_ports(container: ToolRunner, charge: Charge = NO_CHARGE, linger: float = LINGER) -> Relay:
+    """Start the tool that connects to a container's servers.
+
+    Args:
+        container: the container.
+        charge: what the container's tenant is charged with for the tool's frames.
+        linger: seconds for which the tool without connections waits for the next one.
+    """
+    return Relay(partial(container.run_tool, PORTS_TOOL, ""), _WORDS, linger=linger, charge=charge)
+
+
+async def connect(relay: Relay, port: int) -> RelayConnection:
+    """Connect to a port of a container's loopback address.
+
+    Raises:
+        PortNotOpen: when nothing listens there.
+        PortsUnavailable: when the container's image has no such tool.
+        ConnectionFailed: when the container has ended.
+    """
+    connection = relay.begin(_PORT.pack(port))
+    try:
+        await connection.opened
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 class Ports:
@@ -50,7 +94,7 @@ class Ports:
         return int(self._tenants.used)
 
     @asynccontextmanager
-    async def open(self, owner: Session | Sandbox, port: int) -> AsyncIterator[PortConnection]:
+    async def open(self, owner: Session | Sandbox, port: int) -> AsyncIterator[RelayConnection]:
         """Connect to a port of a session or sandbox inside the `with` block. A sleeping session wakes.
 
         Raises:
@@ -94,7 +138,7 @@ class Ports:
         if not self._owners[key]:
             del self._owners[key]
 
-    async def _connect(self, owner: Session | Sandbox, port: int) -> PortConnection:
+    async def _connect(self, owner: Session | Sandbox, port: int) -> RelayConnection:
         for pause in PAUSES:
             try:
                 return await self._try_containers(owner, port)
@@ -102,7 +146,7 @@ class Ports:
                 await asyncio.sleep(pause)
         return await self._try_containers(owner, port)
 
-    async def _try_containers(self, owner: Session | Sandbox, port: int) -> PortConnection:
+    async def _try_containers(self, owner: Session | Sandbox, port: int) -> RelayConnection:
         containers = await self._containers(owner)
         for container in containers:
             if port in container.connection_info.ports:
@@ -110,7 +154,7 @@ class Ports:
         last = self._answered.get((str(owner.key), port))
         for container in sorted(containers, key=lambda each: each.id != last):
             try:
-                connection = await self._relay(container, owner.key.tenant).connect(port)
+                connection = await connect(self._relay(container, owner.key.tenant), port)
             except PortNotOpen:
                 continue
             self._remember(owner.key, port, container)
@@ -127,8 +171,8 @@ class Ports:
 
     def _relay(self, container: KernelHandle, tenant: str) -> Relay:
         relay = self._relays.get(container.id)
-        if relay is None or relay.ended:
-            relay = self._relays[container.id] = Relay(container, self._charge(tenant))
+        if relay is None or relay.leaving:
+            relay = self._relays[container.id] = relay_to_ports(container, self._charge(tenant))
             ended = relay
 
             def forget() -> None:
@@ -147,4 +191,4 @@ class Ports:
     def close(self) -> None:
         """End all connections."""
         for relay in self._relays.values():
-            relay.end()
+            relay.leave()

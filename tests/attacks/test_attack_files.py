@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import requests
 
 from tests.attacks.cells import Attacker
 
@@ -73,3 +74,40 @@ def test_a_directory_swapped_for_a_link_lets_no_move_reach_out_of_the_workspace(
     loot = evil.text("import glob; print(*[open(name).read() for name in glob.glob('loot-*')])")
     assert set(loot.split()) == {"own"}
     evil.still_works()
+
+
+#: sends a signal to the program that runs the tools, and prints how many such programs there were
+SIGNAL_TOOLBOX = """
+import os, signal
+def command(pid):
+    try:
+        return open(f"/proc/{pid}/cmdline", "rb").read()
+    except OSError:
+        return b""
+found = [int(pid) for pid in os.listdir("/proc") if pid.isdecimal() and b"/toolbox.py" in command(pid)]
+for pid in found:
+    os.kill(pid, signal.%s)
+print(len(found))
+"""
+
+
+def test_code_that_ends_the_gateways_tools_delays_only_its_own_files(evil: Attacker) -> None:
+    files = f"/v1/sessions/{evil.session}/files"
+    evil.expect("ok", "open('mine', 'w').write('own')")
+    for _ in range(3):
+        assert evil.gateway.call("GET", f"{files}/mine", tenant=evil.tenant).text == "own"
+        assert evil.text(SIGNAL_TOOLBOX % "SIGKILL").strip() == "1", "control: there is a program to end"
+        evil.gateway.call("GET", f"{files}/mine", tenant=evil.tenant)  # it may be the one that notices the end
+    assert evil.gateway.call("GET", f"{files}/mine", tenant=evil.tenant).text == "own"
+    evil.still_works()
+
+
+def test_code_that_stops_the_gateways_tools_can_be_ended(evil: Attacker) -> None:
+    files = f"/v1/sessions/{evil.session}/files"
+    evil.expect("ok", "open('mine', 'w').write('own')")
+    assert evil.gateway.call("GET", f"{files}/mine", tenant=evil.tenant).text == "own"
+    assert evil.text(SIGNAL_TOOLBOX % "SIGSTOP").strip() == "1", "control: there is a program to stop"
+    with pytest.raises(requests.exceptions.Timeout):
+        evil.gateway.call("GET", f"{files}/mine", tenant=evil.tenant, timeout=2)
+    evil.still_works()
+    assert evil.gateway.call("DELETE", f"/v1/sessions/{evil.session}", tenant=evil.tenant).ok

@@ -50,16 +50,16 @@ def test_the_shared_words_are_plain_constants_and_need_only_the_standard_library
     from_where = {node.module if isinstance(node, ast.ImportFrom) else node.names[0].name for node in imports}
     assert from_where == {"__future__", "struct", "collections.abc", "enum"}
     words = [node.name for node in body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    assert words == ["PortFrame", "port_frame", "take_port_frames"]
+    assert words == ["RelayFrame", "relay_frame", "take_relay_frames"]
     assert {type(node) for node in body[1:]} == {ast.Assign, ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef}
 
 
 def test_whole_frames_are_taken_out_of_a_buffer_and_the_rest_stays() -> None:
-    first = protocol.port_frame(protocol.PortFrame.DATA, 7, b"abc")
-    second = protocol.port_frame(protocol.PortFrame.END, 8)
+    first = protocol.relay_frame(protocol.RelayFrame.DATA, 7, b"abc")
+    second = protocol.relay_frame(protocol.RelayFrame.END, 8)
     buffer = bytearray(first + second + first[:-1])
-    taken = [(protocol.PortFrame.DATA, 7, b"abc"), (protocol.PortFrame.END, 8, b"")]
-    assert list(protocol.take_port_frames(buffer)) == taken
+    taken = [(protocol.RelayFrame.DATA, 7, b"abc"), (protocol.RelayFrame.END, 8, b"")]
+    assert list(protocol.take_relay_frames(buffer)) == taken
     assert buffer == first[:-1]
 
 
@@ -67,8 +67,8 @@ def test_whole_frames_are_taken_out_of_a_buffer_and_the_rest_stays() -> None:
     "head", [b"\x63\0\0\0\x01\0\0\0\0", b"\x03\0\0\0\x01\0\x00\x80\x01"], ids=["unknown kind", "too long"]
 )
 def test_a_frame_that_cannot_be_is_refused_before_its_content_arrives(head: bytes) -> None:
-    with pytest.raises(ValueError, match=r"too long|PortFrame"):
-        list(protocol.take_port_frames(bytearray(head)))
+    with pytest.raises(ValueError, match=r"too long|RelayFrame"):
+        list(protocol.take_relay_frames(bytearray(head)))
 
 
 @pytest.mark.parametrize(

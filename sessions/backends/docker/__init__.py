@@ -38,7 +38,7 @@ from sessions.backends.docker.profile import (
     volume_names,
 )
 from sessions.backends.docker.requirements import kernels_group, require_image
-from sessions.backends.docker.sleep import DockerSleep
+from sessions.backends.docker.sleep import TOOL_ENDS, DockerSleep
 from sessions.backends.docker.starter import Starter
 from sessions.model.checkpoint import SleepImage
 from sessions.model.connection_info import ConnectionInfo
@@ -239,6 +239,7 @@ class DockerBackend:
         for each in self._usage_loops:
             each.cancel()
         self._egress.stop_reporting()
+        await gather_all(*(handle.tools_ended(TOOL_ENDS) for handle in list(self._handles.values())))
         try:
             await self._engine.call(leave_disks, lane=END)
         except (APIError, SessionError) as error:  # the next gateway removes the rest

@@ -37,8 +37,8 @@ from sessions.model.stopwatch import Stage, lap
 log = structlog.get_logger()
 T = TypeVar("T")
 
-#: seconds in which a tool may end whose client has its answer already
-TOOL_ENDS = 0.5
+#: seconds in which a tool may end whose client has its answer already, and the program that runs tools
+TOOL_ENDS = 2.0
 #: what sleep does, and its price
 SLEEPS = "idle sessions can sleep on disk, where each takes 140 MB and the size of its variables"
 
@@ -77,6 +77,8 @@ class DockerSleep:
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
         """Write a kernel's memory to disk, as in `KernelSleep`."""
         if not isinstance(handle, DockerHandle) or handle.in_use:
+            raise InUse("its sandbox is in use")
+        if not await handle.tools_ended(TOOL_ENDS) or handle.in_use:
             raise InUse("its sandbox is in use")
         with handle.held(stays=True):
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, handle.id)

@@ -388,6 +388,7 @@ class KubernetesBackend:
         if self._watching is not None:
             self._watching.cancel()
             self._watching = None
+        await gather_all(*(handle.end_toolbox() for handle in list(self._handles.values())))
         async with self._proving:  # a proof that was cancelled removes its Pods first
             await self._cluster.close()
 

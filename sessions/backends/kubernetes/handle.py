@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from sessions.backends.base import HandleListener
 from sessions.backends.kubernetes.cluster import Cluster
 from sessions.backends.kubernetes.profile import IMAGE_DIR, PYTHON, bounded
 from sessions.backends.kubernetes.states import state_of
+from sessions.backends.toolbox import Toolbox
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError, StartFailed
 from sessions.model.tasks import spawn
@@ -73,6 +74,7 @@ class PodHandle:
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
         self._tools = 0
+        self._toolbox = Toolbox(self._run_program)
         self._killed = False
         self._exit: KernelExit | None = None
         self._listener: HandleListener | None = None
@@ -265,31 +267,49 @@ class PodHandle:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run one of the image's tools in the Pod."""
-        command = bounded(self.limits, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/{name}.py", argument], gvisor=self.gvisor)
-        async for piece in self.output(command, stdin):
-            yield piece
-
-    async def output(self, command: list[str], stdin: AsyncIterable[bytes] | None) -> AsyncGenerator[bytes, None]:
-        """Run a command in the Pod, and yield its output."""
         if self._exit is not None:
             raise ConnectionFailed("the sandbox is ending")
         if self._tools >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
-        self.make_responsive()
         self._tools += 1
         try:
-            async with self._cluster.run(self.id, command) as stream:
-                feeding = spawn(stream.feed(stdin), "input of a tool")
-                try:
-                    while piece := await self._unless_ended(stream.read):
-                        yield piece
-                    if self._exit is not None:  # its end may have cut the output
-                        raise ConnectionFailed("the sandbox ended during a file operation")
-                finally:
-                    feeding.cancel()
-                    await asyncio.wait({feeding})  # the input may be a generator, which its owner closes next
+            async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
+                async for piece in output:
+                    yield piece
         finally:
             self._tools -= 1
+
+    async def _run_program(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None
+    ) -> AsyncGenerator[bytes, None]:
+        command = bounded(self.limits, [PYTHON, "-I", "-S", f"{IMAGE_DIR}/{name}.py", argument], gvisor=self.gvisor)
+        async with aclosing(self.output(command, stdin)) as output:
+            async for piece in output:
+                yield piece
+
+    async def end_toolbox(self) -> None:
+        """End the program that runs tools. The container stays."""
+        await self._toolbox.end()
+
+    async def output(self, command: list[str], stdin: AsyncIterable[bytes] | None) -> AsyncGenerator[bytes, None]:
+        """Run a command in the Pod, and yield its output.
+
+        Raises:
+            ConnectionFailed: when the container has ended, or cannot be reached.
+        """
+        if self._exit is not None:
+            raise ConnectionFailed("the sandbox is ending")
+        self.make_responsive()
+        async with self._cluster.run(self.id, command) as stream:
+            feeding = spawn(stream.feed(stdin), "input of a tool")
+            try:
+                while piece := await self._unless_ended(stream.read):
+                    yield piece
+                if self._exit is not None:  # its end may have cut the output
+                    raise ConnectionFailed("the sandbox ended during a file operation")
+            finally:
+                feeding.cancel()
+                await asyncio.wait({feeding})  # the input may be a generator, which its owner closes next
 
     async def _unless_ended(self, read: Callable[[], Any]) -> bytes:
         """Return the next piece of output. The API may keep a connection to a container that has ended."""

@@ -25,7 +25,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from kernel_gateway.dialects.e2b.ports import INVALID, MISSING, NOT_RESUMED
 from kernel_gateway.ports.headers import SANDBOX
-from sessions.ports.relay import LINGER
+from sessions.ports.ports import LINGER
 from tests import gateways
 from tests.figures import hold
 from tests.gateways import KEYS, Gateway

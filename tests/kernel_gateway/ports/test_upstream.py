@@ -10,9 +10,9 @@ import pytest
 
 from kernel_gateway.errors import ServerFailed
 from kernel_gateway.ports.upstream import HEAD_MAX, INFORMATIONAL_MAX, Upstream
+from sessions.backends.relay import RelayConnection
 from sessions.model.errors import ConnectionFailed, InvalidRequest
 from sessions.model.tasks import spawn
-from sessions.ports.relay import PortConnection
 
 OK = b"HTTP/1.1 200 OK\r\n"
 EARLY = b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n"
@@ -38,7 +38,7 @@ class Server:
 
 
 async def begun(server: Server, method: str = "GET", idle: float = 60.0, *headers: tuple[str, str]) -> Upstream:
-    upstream = Upstream(cast("PortConnection", server), idle)
+    upstream = Upstream(cast("RelayConnection", server), idle)
     await upstream.begin(method, "/x?y=1", [("Host", "h"), ("Connection", "close"), *headers])
     return upstream
 
@@ -76,7 +76,7 @@ async def test_preliminary_answers_are_dropped_as_long_as_they_are_few() -> None
 async def test_a_websocket_begins_where_the_head_ends() -> None:
     asked = ("Upgrade", "websocket"), ("Connection", "Upgrade")
     said = b"HTTP/1.1 101 Go\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nframes"
-    upstream = Upstream(cast("PortConnection", Server(said)))
+    upstream = Upstream(cast("RelayConnection", Server(said)))
     await upstream.begin("GET", "/", [("Host", "h"), *asked])
     await upstream.finish()
     assert (await upstream.head()).status == 101
@@ -148,7 +148,7 @@ async def test_an_upload_that_goes_on_counts_as_progress() -> None:
 
 
 async def test_characters_that_http_does_not_allow_are_refused() -> None:
-    upstream = Upstream(cast("PortConnection", Server()))
+    upstream = Upstream(cast("RelayConnection", Server()))
     with pytest.raises(InvalidRequest):
         await upstream.begin("GET", "/a b", [("Host", "h")])
 

@@ -31,6 +31,7 @@ from sessions.backends.docker.isolation.proof import Proven
 from sessions.backends.docker.profile import INSTANCE_LABEL, GoldenSettings, SleepSettings
 from sessions.backends.kubernetes import KubernetesBackend, KubernetesSettings, walls
 from sessions.backends.process import ProcessBackend
+from sessions.guest.tools import open_end
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.messages import Message
 from sessions.model.checkpoint import SleepFailed
@@ -720,10 +721,6 @@ async def container(backend: Backend) -> AsyncIterator[KernelHandle]:
 async def program(handle: KernelHandle, command: str, seconds: float = 30.0) -> dict[str, Any]:
     """Return the result of a shell command."""
 
-    async def open_end() -> AsyncIterator[bytes]:
-        await asyncio.Event().wait()
-        yield b""
-
     request = {"op": "run", "command": command, "cwd": "", "env": {"A": "1"}, "timeout": seconds}
     async with aclosing(handle.run_tool("processes", orjson.dumps(request).decode(), open_end())) as output:
         ended: dict[str, Any] = orjson.loads(b"".join([piece async for piece in output]))
@@ -770,6 +767,19 @@ async def test_leaving_a_program_ends_it(container: KernelHandle) -> None:
             await asyncio.sleep(0.5)
             if await size() == before:
                 break
+
+
+@pytest.mark.gate
+async def test_the_gateways_tools_are_not_among_the_processes(container: KernelHandle) -> None:
+    watch = orjson.dumps({"path": "", "recursive": False, "every": None}).decode()
+    async with aclosing(container.run_tool("watching", watch, open_end())) as watching:
+        assert await anext(watching)
+        await program(container, "sleep 61 &")  # it stays, and belongs to nobody who is hidden
+        async with aclosing(container.run_tool("processes", '{"op": "list"}')) as output:
+            listed = orjson.loads(b"".join([piece async for piece in output]))["processes"]
+    commands = [process["command"] for process in listed]
+    assert [each for each in commands if "sleep 61" in each] == ["sleep 61"]
+    assert not [each for each in commands if ".py" in each and "launcher.py" not in each]
 
 
 async def test_a_program_ends_at_its_timeout(container: KernelHandle) -> None:

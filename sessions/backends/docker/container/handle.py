@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from sessions.backends.docker.container.tool import ToolStream
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import SIGNAL, Engine
 from sessions.backends.docker.engine.timer_slack import TimerSlack
+from sessions.backends.toolbox import Toolbox
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
@@ -37,7 +38,7 @@ TOOLS_MAX = 16
 
 
 class _Running:
-    """The tools that have begun and not ended."""
+    """Counts what has begun and not ended."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -54,7 +55,7 @@ class _Running:
             self._none.set()
 
     async def none(self) -> None:
-        """Wait until no tool runs."""
+        """Wait until nothing runs."""
         await self._none.wait()
 
 
@@ -93,8 +94,12 @@ class DockerHandle:
         self._killed = False
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
-        self._tools: set[ToolStream] = set()
-        self._running = _Running()
+        self._toolbox = Toolbox(self._run_program)
+        #: tools whose client has not got all of the answer
+        self._tools = _Running()
+        #: programs that the engine has started in the container: the one that runs tools, and tools by themselves
+        self._programs = _Running()
+        self._streams: set[ToolStream] = set()
         self._exit: KernelExit | None = None  # how the container ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
         self._pauses = Pauses(engine, container, self.ended)
@@ -110,21 +115,24 @@ class DockerHandle:
     @property
     def in_use(self) -> bool:
         """Whether a cell or a tool runs in the container."""
-        return self.tools_run or (self._listener is not None and self._listener.in_use)
+        return self._tools.number > 0 or (self._listener is not None and self._listener.in_use)
 
     @property
     def tools_run(self) -> bool:
-        """Whether a tool runs in the container."""
-        return self._running.number > 0
+        """Whether a tool runs in the container, or the program that runs tools."""
+        return self._tools.number > 0 or self._programs.number > 0
 
     async def tools_ended(self, seconds: float) -> bool:
         """Wait until no tool runs in the container, and return whether that came within so many seconds.
 
-        A tool ends a moment after its client has got all of its answer.
+        A tool ends a moment after its client has got all of its answer. The program that runs tools is ended.
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._running.none()
+                while self._tools.number:  # another one may have begun meanwhile
+                    await self._tools.none()
+                await self._toolbox.end()
+                await self._programs.none()
         return not self.tools_run
 
     def make_responsive(self) -> None:
@@ -205,8 +213,8 @@ class DockerHandle:
 
         The engine waits 10 s until the output of all tools was read. After that, it may never free the workspace.
         """
-        for tool in self._tools:
-            tool.discard()
+        for stream in self._streams:
+            stream.discard()
 
     def note_paused(self) -> None:
         """Record that the container is paused. A pause from outside that is too long ends the container. Idempotent."""
@@ -234,9 +242,9 @@ class DockerHandle:
             ended = removal.result()
         else:
             ended = KernelExit(ExitReason.KILLED if self._killed else ExitReason.EXITED)
-        for tool in self._tools:
-            tool.abort()  # in some engine versions, a tool's stream does not end with its container
-        self._tools.clear()
+        for stream in self._streams:
+            stream.abort()  # in some engine versions, a tool's stream does not end with its container
+        self._streams.clear()
         self._listener = None
         self._gone.set_result(ended)
         return ended
@@ -286,17 +294,28 @@ class DockerHandle:
         """Run one of the image's tools in the container."""
         if self._end is not None:
             raise ConnectionFailed("the sandbox is ending")
-        if self._running.number >= TOOLS_MAX:
+        if self._tools.number >= TOOLS_MAX:
             raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
         self.make_responsive()
-        self._running.begin()
-        # These are separate tasks, because a tool must be read to its end, even if the caller is cancelled.
-        opening = spawn(self._open_tool(name, argument), f"begin {name}")
+        self._tools.begin()
+        try:
+            async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
+                async for piece in output:
+                    yield piece
+        finally:
+            self._tools.end()
+
+    async def _run_program(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None
+    ) -> AsyncGenerator[bytes, None]:
+        self._programs.begin()
+        # These are separate tasks, because a program must be read to its end, even if the caller is cancelled.
+        opening = spawn(self._open_stream(name, argument), f"begin {name}")
         writing: asyncio.Task[None] | None = None
         try:
-            tool = await asyncio.shield(opening)
-            writing = spawn(tool.write(stdin), f"input of {name}")
-            while piece := await tool.next_piece():
+            stream = await asyncio.shield(opening)
+            writing = spawn(stream.write(stdin), f"input of {name}")
+            while piece := await stream.next_piece():
                 yield piece
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise ConnectionFailed("the sandbox ended during a file operation") from error
@@ -305,21 +324,21 @@ class DockerHandle:
         finally:
             if writing is not None:
                 writing.cancel()
-            spawn(self._finish_tool(opening), f"end of {name}")
+            spawn(self._finish_stream(opening), f"end of {name}")
 
-    async def _open_tool(self, name: str, argument: str) -> ToolStream:
-        tool = await ToolStream.open(self._engine, self.id, name, argument, self.tenant)
-        self._tools.add(tool)
+    async def _open_stream(self, name: str, argument: str) -> ToolStream:
+        stream = await ToolStream.open(self._engine, self.id, name, argument, self.tenant)
+        self._streams.add(stream)
         if self._end is not None:  # the container began to end meanwhile
-            tool.discard()
-        return tool
+            stream.discard()
+        return stream
 
-    async def _finish_tool(self, opening: asyncio.Task[ToolStream]) -> None:
+    async def _finish_stream(self, opening: asyncio.Task[ToolStream]) -> None:
         try:
             with suppress(SessionError):
-                tool = await opening
-                await tool.read_to_end()
+                stream = await opening
+                await stream.read_to_end()
                 if self._end is None:  # otherwise `_reap` closes the connection
-                    self._tools.discard(tool)
+                    self._streams.discard(stream)
         finally:
-            self._running.end()
+            self._programs.end()

@@ -21,6 +21,7 @@ from structlog.testing import capture_logs
 
 import sessions.backends.docker as docker_module
 import sessions.backends.docker.starter as starter_module
+from kernel_image.protocol import PORTS_TOOL
 from sessions.backends.base import Launch
 from sessions.backends.docker import DockerBackend, DockerSettings
 from sessions.backends.docker.container import cleanup as lost_module
@@ -486,7 +487,7 @@ async def test_interrupts_do_not_wait_for_tools(engine: Engine, faulty: Proxy) -
     rule = faulty.fail(Fault.HANG, "POST /containers/made/exec")
 
     async def use_tool() -> None:
-        async with aclosing(handle.run_tool("files", "{}")) as output:
+        async with aclosing(handle.run_tool(PORTS_TOOL, "")) as output:  # a program by itself
             async for _ in output:
                 pass
 
@@ -924,7 +925,7 @@ async def test_only_a_deadly_signal_from_outside_is_reported(
 
 async def test_early_output_of_a_tool_is_not_lost(engine: Engine) -> None:
     handle = DockerHandle(engine, "c1", None)  # type: ignore[arg-type]
-    assert b"".join([piece async for piece in handle.run_tool("files", "{}")]) == TOOL_SAYS
+    assert b"".join([piece async for piece in handle.run_tool(PORTS_TOOL, "")]) == TOOL_SAYS
 
 
 async def test_a_kill_returns_while_the_engine_does_not_answer(

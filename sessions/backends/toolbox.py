@@ -1,0 +1,137 @@
+"""The tools of one container, which one program runs: `kernel_image/toolbox.py`.
+
+The engine takes a tenth of a second and more to start a program in a container, and Python takes as long again in
+gVisor. So the first tool starts the program, and it runs those that follow within some time, too. An image that is
+older than the program runs each tool as a program of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from contextlib import aclosing, suppress
+from functools import partial
+
+from kernel_image.protocol import FRAME_FORMAT, PORTS_TOOL, TOOLBOX
+from sessions.backends.relay import Relay, RelayConnection, Words
+from sessions.model.errors import ConnectionFailed, SessionError
+from sessions.model.tasks import spawn
+
+#: seconds for which the program waits for the next tool. It needs 10 MB of the container's memory.
+LINGER = 20.0
+#: seconds that a tool may run without output
+TIMEOUT = 60.0
+#: seconds for the start of a tool, also of the first one. After that, the next tool starts another program.
+STARTS = 30.0
+_LENGTH = struct.Struct(FRAME_FORMAT)
+
+
+class _Missing(Exception):
+    """The container's image has no such program."""
+
+
+_WORDS = Words(
+    missing=_Missing,
+    refused=partial(ConnectionFailed, "the sandbox cannot run a file operation now"),
+    ended="the sandbox ended during a file operation",
+    broken="the sandbox ended during a file operation",
+)
+
+
+class Toolbox:
+    """Runs the tools of one container."""
+
+    def __init__(
+        self, run_program: Callable[[str, str, AsyncIterable[bytes] | None], AsyncGenerator[bytes, None]]
+    ) -> None:
+        """Start nothing yet.
+
+        Args:
+            run_program: does the same as `run_tool`, with a program for this tool alone.
+        """
+        self._run_program = run_program
+        #: runs the next tool
+        self._relay: Relay | None = None
+        #: all that have not ended: one that has started no tool for too long still runs those that it has started
+        self._relays: set[Relay] = set()
+        self._missing = False
+
+    async def end(self) -> None:
+        """End the program, with all tools that run. The next tool starts it again."""
+        relays = list(self._relays)
+        for relay in relays:
+            relay.leave()
+        for relay in relays:
+            await relay.ended()
+
+    async def run_tool(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """Run a tool, as in `KernelHandle.run_tool`."""
+        if not self._missing and name != PORTS_TOOL:  # that one is a relay, too, and runs as long as its connections
+            try:
+                async with aclosing(self._run(name, argument, stdin)) as output:
+                    async for piece in output:
+                        yield piece
+            except _Missing:
+                self._missing = True
+            else:
+                return
+        async with aclosing(self._run_program(name, argument, stdin)) as output:
+            async for piece in output:
+                yield piece
+
+    async def _run(self, name: str, argument: str, stdin: AsyncIterable[bytes] | None) -> AsyncGenerator[bytes, None]:
+        relay = self._program()
+        connection = relay.begin(name.encode())
+        feeding: asyncio.Task[None] | None = None
+        try:
+            content = argument.encode()
+            await connection.write(_LENGTH.pack(len(content)) + content)  # together with the order to start it
+            await self._started(relay, connection)
+            feeding = spawn(_feed(connection, stdin), f"input of {name}")
+            while piece := await _read(connection):
+                yield piece
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+            connection.close()
+
+    def _program(self) -> Relay:
+        if self._relay is None or self._relay.leaving:
+            relay = self._relay = Relay(partial(self._run_program, TOOLBOX, ""), _WORDS, linger=LINGER)
+            self._relays.add(relay)
+            relay.when_ended(lambda: self._relays.discard(relay))
+        return self._relay
+
+    async def _started(self, relay: Relay, connection: RelayConnection) -> None:
+        """Wait until a tool has started.
+
+        Raises:
+            SessionError: when it has not.
+        """
+        try:
+            async with asyncio.timeout(STARTS):
+                await connection.opened
+        except TimeoutError as error:  # user code has stopped the program, or the engine hangs
+            if self._relay is relay:
+                self._relay = None
+            raise ConnectionFailed("the sandbox makes no progress with a file operation") from error
+
+
+async def _read(connection: RelayConnection) -> bytes:
+    try:
+        async with asyncio.timeout(TIMEOUT):
+            return await connection.read()
+    except TimeoutError as error:
+        raise ConnectionFailed("the sandbox makes no progress with a file operation") from error
+
+
+async def _feed(connection: RelayConnection, stdin: AsyncIterable[bytes] | None) -> None:
+    """Send a tool its whole input, and then the end of its input."""
+    with suppress(SessionError):  # the connection is broken, of which the reader learns
+        if stdin is not None:
+            async for piece in stdin:
+                await connection.write(piece)
+        connection.end()

@@ -158,10 +158,11 @@ class Settings(BaseSettings):
     )
     kubernetes_priority_class: str = _kubernetes("", description="PriorityClass of the kernels; empty: the cluster's")
     kubernetes_lost_node_seconds: int = _kubernetes(
-        5,
+        20,
         ge=0,
         description="seconds that a node may be lost until its kernels are given up, and their sessions told; "
-        "the cluster itself takes about 50 s more to call a node lost",
+        "the cluster itself takes about 50 s more to call a node lost. Below 15, kernels may be given up when the "
+        "cluster's API was away: nodes need that long to report themselves again",
     )
     kubernetes_gateway_label: Labels = _kubernetes(
         {"kernel-gateway/gateway": "true"},

@@ -80,7 +80,7 @@ class KubernetesSettings:
     tolerations: tuple[Mapping[str, str | int], ...] = ()
     priority_class: str = ""
     #: seconds after which a kernel on a node that does not answer is given up
-    node_lost: int = 5
+    node_lost: int = 20
     #: labels of a gateway that is a Pod itself. The policy lets it in.
     gateway_labels: Mapping[str, str] = field(default_factory=lambda: {"kernel-gateway/gateway": "true"})
     #: addresses, in CIDR form, from which a gateway outside the cluster connects. Empty means that it is such a Pod.
@@ -245,7 +245,11 @@ def _resources(settings: KubernetesSettings, limits: Limits) -> dict[str, dict[s
 
 
 def _lost_nodes(seconds: int) -> list[dict[str, Any]]:
-    """Return the tolerations that bound the wait for a node that does not answer. The default is five minutes."""
+    """Return the tolerations that bound the wait for a node that does not answer. The default is five minutes.
+
+    When the API was away for long, the cluster calls each node lost until the node has reported itself, which takes up
+    to ten seconds by the lease that it renews. A shorter wait would give its kernels up, though they run.
+    """
     taints = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     return [
         {"key": taint, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds} for taint in taints

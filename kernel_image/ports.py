@@ -7,9 +7,11 @@ and `0.0.0.0` listen. Standard library only.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
+import time
 from typing import BinaryIO
 
 if __name__ == "__main__":  # in isolated mode Python does not search the program's directory for modules
@@ -20,6 +22,8 @@ from kernel_image.relaying import Connection, Relay
 
 #: the sandbox's own addresses, in the order in which they are tried
 LOOPBACK = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+#: seconds in which a server accepts a connection
+CONNECT_TIMEOUT = 5.0
 
 
 class ServerConnection(Connection):
@@ -32,21 +36,22 @@ class ServerConnection(Connection):
         """Connect to the first of the sandbox's addresses where the server listens."""
         self._port = int.from_bytes(content, "big")
         self._addresses = list(LOOPBACK)
+        self.until = time.monotonic() + CONNECT_TIMEOUT
         self._try_next()
 
     def _try_next(self) -> None:
         self.leave()
         while self._addresses:
             family, address = self._addresses.pop(0)
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
             try:
+                self._socket = socket.socket(family, socket.SOCK_STREAM)
                 self._socket.setblocking(False)  # noqa: FBT003 - the function's own signature
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._socket.connect((address, self._port))
             except BlockingIOError:
                 self._watch()
                 return
-            except OSError:  # refused, or the sandbox has no such address
+            except OSError:  # refused, or the system has no such addresses
                 self.leave()
             else:
                 self._connected(self._socket)
@@ -54,7 +59,10 @@ class ServerConnection(Connection):
         self.drop(RelayFrame.REFUSED)
 
     def _connected(self, channel: socket.socket) -> None:
-        if channel.getsockname() == channel.getpeername():  # nobody listens, and the system has chosen the same port
+        peer = None
+        with contextlib.suppress(OSError):  # the server has closed the connection already
+            peer = channel.getpeername()
+        if peer in {None, channel.getsockname()}:  # the same: nobody listens, and the system has chosen this port
             self._try_next()
         else:
             self.use(channel)

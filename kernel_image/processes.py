@@ -27,7 +27,7 @@ if __name__ == "__main__":  # in isolated mode Python does not search the progra
 
 from kernel_image.commands import DRAIN, DRAIN_PROGRAM, Command, Output
 from kernel_image.file_names import name_of
-from kernel_image.procfs import boot_time, is_running, link, parent, pids, program, status, words
+from kernel_image.procfs import PARENT, boot_time, is_running, link, pids, program, status, words
 from kernel_image.protocol import KEEPALIVE, MARK, SANDBOX_VARIABLES, TOOLBOX, TRUNCATED
 
 #: maximum seconds for the last output after the program's end; a background process may hold the pipe open
@@ -218,8 +218,9 @@ def _processes() -> Iterator[dict[str, Any]]:
         try:
             if pid in {os.getpid(), toolbox} or _is_drain(pid) or not (in_sandbox or _mark(pid) == os.getcwd()):
                 continue
-            if toolbox is None or parent(pid) != toolbox:
-                yield _process(pid, started)
+            fields = status(pid)
+            if int(fields[PARENT]) != toolbox:
+                yield _process(pid, fields, started)
         except OSError:
             continue  # ended meanwhile, or another user's
 
@@ -251,8 +252,7 @@ def _mark(pid: int) -> str:
     return ""
 
 
-def _process(pid: int, booted_at: int) -> dict[str, Any]:
-    fields = status(pid)
+def _process(pid: int, fields: list[str], booted_at: int) -> dict[str, Any]:
     return {
         "pid": pid,
         "command": " ".join(words(pid, "cmdline"))[:1000],

@@ -9,7 +9,8 @@ from kernel_image.file_names import text_of
 
 #: states of processes that have ended
 GONE = {"Z", "X"}
-_PARENT = 1
+#: where the parent's id is among the fields of `status`
+PARENT = 1
 
 
 def pids() -> list[int]:
@@ -25,15 +26,6 @@ def status(pid: int) -> list[str]:
     """
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
         return stat.read().rpartition(")")[2].split()
-
-
-def parent(pid: int) -> int:
-    """Return the id of a process's parent.
-
-    Raises:
-        OSError: when the process has ended.
-    """
-    return int(status(pid)[_PARENT])
 
 
 def words(pid: int, file: str) -> list[str]:
@@ -76,7 +68,7 @@ def descendants(ancestor: int) -> list[int]:
             fields = status(pid)
         except OSError:
             continue  # ended meanwhile
-        children.setdefault(int(fields[_PARENT]), []).append(pid)
+        children.setdefault(int(fields[PARENT]), []).append(pid)
         if fields[0] not in GONE:
             running.add(pid)
     found = [ancestor]

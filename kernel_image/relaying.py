@@ -10,6 +10,7 @@ only its own connection, and neither side keeps more bytes of it.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import selectors
 import socket
@@ -22,8 +23,6 @@ from kernel_image.protocol import KEEPALIVE, RELAY_PIECE, RELAY_WINDOW, RelayFra
 
 #: bytes that the other end of a connection has read before the gateway is told that it may send more
 BATCH = RELAY_WINDOW // 4
-#: seconds in which a connection is opened
-CONNECT_TIMEOUT = 5.0
 _NUMBER = struct.Struct(">I")
 
 
@@ -41,7 +40,8 @@ class Connection:
         self._number = number
         self._socket: socket.socket | None = None
         self._open = False
-        self.until = time.monotonic() + CONNECT_TIMEOUT
+        #: monotonic time at which it is refused if it is not open yet
+        self.until = math.inf
         #: bytes that the socket has not taken yet; whether they are the last; bytes that it has taken since `MORE`
         self._pending = bytearray()
         self._ending = False

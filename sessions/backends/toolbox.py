@@ -15,9 +15,11 @@ from functools import partial
 
 from kernel_image.protocol import FRAME_FORMAT, PORTS_TOOL, TOOLBOX
 from sessions.backends.relay import Relay, RelayConnection, Words
-from sessions.model.errors import ConnectionFailed, SessionError
+from sessions.model.errors import ConnectionFailed, QuotaExceeded, SessionError
 from sessions.model.tasks import spawn
 
+#: maximum tools of a container at a time
+TOOLS_MAX = 16
 #: seconds for which the program waits for the next tool. It needs 10 MB of the container's memory.
 LINGER = 20.0
 #: seconds that a tool may run without output
@@ -39,6 +41,32 @@ _WORDS = Words(
 )
 
 
+class Running:
+    """Counts what has begun and not ended."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.number = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    def begin(self) -> None:
+        """Count one more."""
+        self.number += 1
+        self._none.clear()
+
+    def end(self) -> None:
+        """Count one less."""
+        self.number -= 1
+        if self.number == 0:
+            self._none.set()
+
+    async def none(self) -> None:
+        """Wait until nothing runs."""
+        while self.number:  # more may have begun before the waiter goes on
+            await self._none.wait()
+
+
 class Toolbox:
     """Runs the tools of one container."""
 
@@ -51,6 +79,8 @@ class Toolbox:
             run_program: does the same as `run_tool`, with a program for this tool alone.
         """
         self._run_program = run_program
+        #: tools whose caller has not got all of the answer
+        self.tools = Running()
         #: runs the next tool
         self._relay: Relay | None = None
         #: all that have not ended: one that has started no tool for too long still runs those that it has started
@@ -69,6 +99,19 @@ class Toolbox:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         """Run a tool, as in `KernelHandle.run_tool`."""
+        if self.tools.number >= TOOLS_MAX:
+            raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
+        self.tools.begin()
+        try:
+            async with aclosing(self._by_any_program(name, argument, stdin)) as output:
+                async for piece in output:
+                    yield piece
+        finally:
+            self.tools.end()
+
+    async def _by_any_program(
+        self, name: str, argument: str, stdin: AsyncIterable[bytes] | None
+    ) -> AsyncGenerator[bytes, None]:
         if not self._missing and name != PORTS_TOOL:  # that one is a relay, too, and runs as long as its connections
             try:
                 async with aclosing(self._run(name, argument, stdin)) as output:

@@ -49,15 +49,22 @@ MOVES = frozenset({"next", "stepIn", "stepOut", "continue"})
 class Debugger:
     """Debugs the cells of one session, one at a time."""
 
-    def __init__(self, kernelspec: KernelSpec, submit: Callable[[ExecuteRequest], Awaitable[Run]]) -> None:
+    def __init__(
+        self,
+        kernelspec: KernelSpec,
+        submit: Callable[[ExecuteRequest], Awaitable[Run]],
+        record: Callable[[Kernel], None],
+    ) -> None:
         """Debug nothing yet.
 
         Args:
             kernelspec: of the session's language.
             submit: runs a cell when its turn comes, without a client that waits.
+            record: records that a kernel's debugger is about to be started.
         """
         self._kernelspec = kernelspec
         self._submit = submit
+        self._record = record
         self._run: Run | None = None
         self._adapter: Adapter | None = None
         self._breakpoints: list[BreakpointSet] = []
@@ -94,6 +101,7 @@ class Debugger:
         """
         if request.debug is None:
             return
+        self._record(kernel)
         adapter = Adapter(kernel, request.code)
         try:
             self._breakpoints = await adapter.attach(request.debug)

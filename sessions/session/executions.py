@@ -207,8 +207,6 @@ class Executions:
             await held.enter_async_context(self._turn.taken())
             await self._checkpoints.before_cell()
             kernel = await self.settled_kernel()
-            if request.debug is not None:
-                self._slot.record_debugged(kernel)
             await self._debugger.attach(kernel, request)
             try:
                 execution, execution_id = self._begin(kernel, request)

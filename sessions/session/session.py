@@ -80,7 +80,7 @@ class Session(Owner):
         )
         turn = Turn(self._activity, self.channels.quiet)
         #: debugs one of its cells at a time
-        self.debugger = Debugger(identity.kernelspec, self.submit)
+        self.debugger = Debugger(identity.kernelspec, self.submit, self._slot.record_debugged)
         #: the session's checkpoints
         timeline = Timeline()
         self.checkpoints = Checkpointing(

@@ -76,9 +76,12 @@ class DockerSleep:
 
     async def take(self, handle: KernelHandle, launch: Launch) -> SleepImage:
         """Write a kernel's memory to disk, as in `KernelSleep`."""
-        if not isinstance(handle, DockerHandle) or handle.in_use:
-            raise InUse("its sandbox is in use")
-        if not await handle.tools_ended(TOOL_ENDS) or handle.in_use:
+        if (
+            not isinstance(handle, DockerHandle)
+            or handle.in_use
+            or not await handle.tools_ended(TOOL_ENDS)
+            or handle.in_use  # again
+        ):
             raise InUse("its sandbox is in use")
         with handle.held(stays=True):
             write = partial(self._sleep_images.write, handle.id, handle.connection_info, launch, handle.id)

@@ -14,7 +14,7 @@ from sessions.backends.kubernetes.profile import IMAGE_DIR, PYTHON, bounded
 from sessions.backends.kubernetes.states import state_of
 from sessions.backends.toolbox import Toolbox
 from sessions.model.connection_info import ConnectionInfo
-from sessions.model.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError, StartFailed
+from sessions.model.errors import BackendUnavailable, ConnectionFailed, SessionError, StartFailed
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit, Limits
 
@@ -28,8 +28,6 @@ START = 60.0
 SIGNAL, SIGNAL_DELAY = 10.0, 0.2
 #: seconds for the next container of a Pod that stays to run
 NEXT = 30.0
-#: maximum tools at a time
-TOOLS_MAX = 16
 
 
 class PodHandle:
@@ -73,7 +71,6 @@ class PodHandle:
         self._on_gone = on_gone
         self._loop = asyncio.get_running_loop()
         self.used_at = self._loop.time()
-        self._tools = 0
         self._toolbox = Toolbox(self._run_program)
         self._killed = False
         self._exit: KernelExit | None = None
@@ -269,15 +266,9 @@ class PodHandle:
         """Run one of the image's tools in the Pod."""
         if self._exit is not None:
             raise ConnectionFailed("the sandbox is ending")
-        if self._tools >= TOOLS_MAX:
-            raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
-        self._tools += 1
-        try:
-            async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
-                async for piece in output:
-                    yield piece
-        finally:
-            self._tools -= 1
+        async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
+            async for piece in output:
+                yield piece
 
     async def _run_program(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None

@@ -20,7 +20,7 @@ class Real:
 
         Args:
             directory: working directory of the programs. None means that of the tests.
-            change: a statement that changes the module `searching` of the toolbox.
+            change: statements that change the program before it begins.
         """
         self.directory = directory
         self.change = change
@@ -32,8 +32,8 @@ class Real:
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None = None
     ) -> AsyncGenerator[bytes, None]:
         changed = (
-            f"import sys; sys.path.append({str(KERNEL_IMAGE.parent)!r}); from kernel_image import searching, toolbox\n"
-            f"{self.change}\ntoolbox.main(sys.stdin.buffer, sys.stdout.buffer)"
+            f"import sys; sys.path.append({str(KERNEL_IMAGE.parent)!r}); from kernel_image import {name}\n"
+            f"{self.change}\n{name}.main(sys.stdin.buffer, sys.stdout.buffer)"
         )
         started = ["-c", changed] if self.change else [str(KERNEL_IMAGE / f"{name}.py"), argument]
         program = await asyncio.create_subprocess_exec(

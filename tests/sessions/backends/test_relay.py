@@ -154,6 +154,40 @@ async def test_many_connections_share_one_tool() -> None:
             connection.close()
 
 
+#: a system without IPv6, and one where each server has closed a connection before the tool asks for its name
+NO_IPV6 = """
+real = ports.socket.socket
+def make(family, kind):
+    if family == ports.socket.AF_INET6:
+        raise OSError(97, "Address family not supported by protocol")
+    return real(family, kind)
+ports.socket.socket = make
+"""
+CLOSED = """
+import itertools
+calls = itertools.count()
+class Socket(ports.socket.socket):
+    def getpeername(self):
+        if next(calls) == 0:
+            raise OSError(107, "Transport endpoint is not connected")
+        return super().getpeername()
+ports.socket.socket = Socket
+"""
+
+
+@pytest.mark.parametrize(("change", "listens"), [(NO_IPV6, False), (CLOSED, True)], ids=["no IPv6", "closed at once"])
+async def test_an_error_of_one_connection_leaves_the_others_alone(change: str, *, listens: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        unused = free.getsockname()[1]
+    async with server(echo) as port, relay(Real(change=change)) as ports:
+        with pytest.raises(PortNotOpen):
+            await connect(ports, port if listens else unused)
+        connection = await connect(ports, port)
+        await connection.write(b"x")
+        assert await connection.read() == b"x"
+        connection.close()
+
+
 async def test_a_relay_without_connections_ends() -> None:
     async with server(echo) as port:
         ports = relay_to_ports(Real(), linger=0.1)

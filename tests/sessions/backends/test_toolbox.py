@@ -18,7 +18,7 @@ from kernel_image.protocol import FILES_TOOL, PROCESSES_TOOL, SEARCHING_TOOL, TO
 from sessions.backends import relay, toolbox
 from sessions.backends.toolbox import Toolbox
 from sessions.guest.tools import ask, open_end
-from sessions.model.errors import ConnectionFailed
+from sessions.model.errors import ConnectionFailed, QuotaExceeded
 from sessions.model.tasks import spawn
 from tests.conftest import nothing_left  # noqa: F401 - a fixture
 from tests.fakes import until
@@ -110,6 +110,18 @@ async def test_a_tool_that_the_image_lacks_is_refused_and_others_go_on(tools: To
     assert programs.started == [TOOLBOX]
 
 
+async def test_so_many_tools_run_at_a_time(tools: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(toolbox, "TOOLS_MAX", 2)
+    wait = "while [ ! -e go ]; do sleep 0.02; done"
+    running = [spawn(run(tools, wait), "client") for _ in range(2)]
+    await until(lambda: tools.tools.number == 2)
+    with pytest.raises(QuotaExceeded, match="at most 2 file operations"):
+        await run(tools, "true")
+    (tmp_path / "go").touch()
+    await asyncio.gather(*running)
+    assert (await run(tools, "true"))["code"] == 0
+
+
 async def test_a_tool_that_says_nothing_for_too_long_is_left(
     tools: Toolbox, programs: Real, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,7 +134,7 @@ async def test_a_tool_that_says_nothing_for_too_long_is_left(
 
 
 async def test_a_search_that_does_not_end_is_ended(tmp_path: Path) -> None:
-    programs = Real(tmp_path, "searching.SEARCH_SECONDS = 0.5")
+    programs = Real(tmp_path, "from kernel_image import searching; searching.SEARCH_SECONDS = 0.5")
     tools = Toolbox(programs.run_tool)
     (tmp_path / "a.txt").write_text("a" * 64 + "b")
     search = {"op": "grep", "path": "", "include": ["*"], "ignore_case": False, "regex": True, "per_line": True}

@@ -18,9 +18,9 @@ from sessions.backends.docker.container.tool import ToolStream
 from sessions.backends.docker.engine.cgroup import ControlGroup
 from sessions.backends.docker.engine.engine import SIGNAL, Engine
 from sessions.backends.docker.engine.timer_slack import TimerSlack
-from sessions.backends.toolbox import Toolbox
+from sessions.backends.toolbox import Running, Toolbox
 from sessions.model.connection_info import ConnectionInfo
-from sessions.model.errors import BackendUnavailable, ConnectionFailed, QuotaExceeded, SessionError
+from sessions.model.errors import BackendUnavailable, ConnectionFailed, SessionError
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit
 from sessions.tenants.shares import NOBODY
@@ -33,30 +33,6 @@ STOP = 1
 OOM_TO_END = 3.0
 #: seconds for the launcher to pass a signal on. It does not confirm this. Measured: 0.5 ms on a busy machine.
 SIGNAL_DELAY = 0.2
-#: maximum tools at a time, including those whose caller was cancelled
-TOOLS_MAX = 16
-
-
-class _Running:
-    """Counts what has begun and not ended."""
-
-    def __init__(self) -> None:
-        self.number = 0
-        self._none = asyncio.Event()
-        self._none.set()
-
-    def begin(self) -> None:
-        self.number += 1
-        self._none.clear()
-
-    def end(self) -> None:
-        self.number -= 1
-        if self.number == 0:
-            self._none.set()
-
-    async def none(self) -> None:
-        """Wait until nothing runs."""
-        await self._none.wait()
 
 
 class DockerHandle:
@@ -95,10 +71,8 @@ class DockerHandle:
         #: time of the last `oom` event of the container
         self._out_of_memory: float | None = None
         self._toolbox = Toolbox(self._run_program)
-        #: tools whose client has not got all of the answer
-        self._tools = _Running()
         #: programs that the engine has started in the container: the one that runs tools, and tools by themselves
-        self._programs = _Running()
+        self._programs = Running()
         self._streams: set[ToolStream] = set()
         self._exit: KernelExit | None = None  # how the container ended, as soon as that is known
         self._end: asyncio.Task[KernelExit] | None = None
@@ -115,12 +89,12 @@ class DockerHandle:
     @property
     def in_use(self) -> bool:
         """Whether a cell or a tool runs in the container."""
-        return self._tools.number > 0 or (self._listener is not None and self._listener.in_use)
+        return self._toolbox.tools.number > 0 or (self._listener is not None and self._listener.in_use)
 
     @property
     def tools_run(self) -> bool:
         """Whether a tool runs in the container, or the program that runs tools."""
-        return self._tools.number > 0 or self._programs.number > 0
+        return self._toolbox.tools.number > 0 or self._programs.number > 0
 
     async def tools_ended(self, seconds: float) -> bool:
         """Wait until no tool runs in the container, and return whether that came within so many seconds.
@@ -129,8 +103,7 @@ class DockerHandle:
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while self._tools.number:  # another one may have begun meanwhile
-                    await self._tools.none()
+                await self._toolbox.tools.none()
                 await self._toolbox.end()
                 await self._programs.none()
         return not self.tools_run
@@ -294,16 +267,10 @@ class DockerHandle:
         """Run one of the image's tools in the container."""
         if self._end is not None:
             raise ConnectionFailed("the sandbox is ending")
-        if self._tools.number >= TOOLS_MAX:
-            raise QuotaExceeded(f"at most {TOOLS_MAX} file operations of a session at a time", max=TOOLS_MAX)
         self.make_responsive()
-        self._tools.begin()
-        try:
-            async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
-                async for piece in output:
-                    yield piece
-        finally:
-            self._tools.end()
+        async with aclosing(self._toolbox.run_tool(name, argument, stdin)) as output:
+            async for piece in output:
+                yield piece
 
     async def _run_program(
         self, name: str, argument: str, stdin: AsyncIterable[bytes] | None

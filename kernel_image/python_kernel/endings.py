@@ -7,6 +7,8 @@
   busy machine. Here `inspect` is told the modules.
 - For a frame of a cell, IPython shows the line that it ran last, for example the end of a `finally`. Here it is the
   line of the error.
+- An interrupt of a cell that stands at a breakpoint is raised in the debugger, which waits there. Here its traceback
+  ends in the cell's code.
 - IPython prints exception groups and wrong uses of magics to stderr, so a client that waits for an error message gets
   none. Here they are errors.
 - IPython's `exit()` does not end the cell, but ends the kernel soon afterwards, with all variables. Here it ends the
@@ -26,7 +28,8 @@ import threading
 import traceback
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from itertools import takewhile
 from types import MappingProxyType, TracebackType
 from typing import Any, NoReturn
 
@@ -118,6 +121,14 @@ def _point_at_errors(records: list[Any], steps: list[TracebackType]) -> None:
             record.lineno = next((step.tb_lineno for step in left if step.tb_frame is record.frame), record.lineno)
 
 
+def _cut_at_debugger(trace: TracebackType | None) -> None:
+    """Let a traceback end in the frame that the debugger has stopped, which it names twice."""
+    steps = list(_walk(trace))
+    own = list(takewhile(lambda step: "pydevd" not in step.tb_frame.f_code.co_filename, steps))
+    if own and len(own) < len(steps):
+        next(step for step in own if step.tb_frame is own[-1].tb_frame).tb_next = None
+
+
 def _of_ipython(step: TracebackType) -> bool:
     return str(step.tb_frame.f_globals.get("__name__")).split(".")[0] == "IPython"
 
@@ -183,7 +194,11 @@ class EndingShell(RememberingShell):
         _, error, _ = exc_tuple or sys.exc_info()
         if isinstance(error, OSError) and error.errno == errno.ENOSPC and not hasattr(error, "__notes__"):
             error.add_note(_room())
-        with _uninterrupted() if isinstance(error, INTERRUPTS) else nullcontext():
+        if not isinstance(error, INTERRUPTS):
+            self._show(exc_tuple, *args, **options)
+            return
+        with _uninterrupted():
+            _cut_at_debugger(error.__traceback__)
             self._show(exc_tuple, *args, **options)
 
     def _show(self, exc_tuple: Any, *args: Any, **options: Any) -> None:

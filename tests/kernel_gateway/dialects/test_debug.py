@@ -135,6 +135,9 @@ def test_a_debugged_cell_is_ended_and_later_cells_do_not_stop(gateway: Gateway, 
         told = outcome(gateway, debugged, ended)
         assert told["result"]["status"] == "interrupted"
         assert [output["output_type"] for output in told["outputs"]] == ["error"]
+        assert "pydevd" not in "".join(told["outputs"][0]["traceback"])
+        frames = debug(gateway, debugged, "stackTrace")["frames"]
+        assert [(frame["name"], frame["line"]) for frame in frames] == [("f", 2), ("<module>", 3)]
         assert gateway.text(debugged, "f()") == "1"
     assert refused(gateway, debugged, "terminate") == (HTTPStatus.CONFLICT, "SB071")
 

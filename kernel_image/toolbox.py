@@ -63,13 +63,15 @@ class ToolConnection(Connection):
 
 def _run(tool: Tool, channel: socket.socket) -> None:
     """Run a tool in this thread."""
-    with (
-        contextlib.suppress(ConnectionError),  # the gateway has closed the connection
-        channel,
-        channel.makefile("rb") as stdin,
-        channel.makefile("wb") as stdout,
-    ):
-        tool(_argument(channel), stdin, stdout)
+    try:
+        with channel.makefile("rb") as stdin, channel.makefile("wb") as stdout:
+            tool(_argument(channel), stdin, stdout)
+    except ConnectionError:  # the gateway has closed the connection
+        pass
+    finally:
+        with contextlib.suppress(OSError):  # as above
+            channel.shutdown(socket.SHUT_RDWR)  # tools that were forked meanwhile keep copies of it open
+        channel.close()
 
 
 def _become(tool: Tool, channel: socket.socket) -> NoReturn:

@@ -78,6 +78,20 @@ async def test_a_tool_may_answer_before_it_has_read_all_its_input(tools: Toolbox
     assert (await ask(tools, FILES_TOOL, request, pieces(*[bytes(1_000_000)] * 50)))["error"] == "outside"
 
 
+async def test_a_download_ends_although_a_command_that_began_meanwhile_runs_on(tools: Toolbox, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(3_000_000))  # more than waits on its way
+    async with aclosing(tools.run_tool(FILES_TOOL, '{"op": "read", "path": "a"}')) as output:
+        read = len(await anext(output))
+        command = spawn(run(tools, "touch began; while [ ! -e go ]; do sleep 0.02; done"), "client")
+        await until((tmp_path / "began").exists)
+        async for piece in output:
+            read += len(piece)
+    assert read > 3_000_000
+    assert not command.done()
+    (tmp_path / "go").touch()
+    await command
+
+
 async def test_leaving_a_command_ends_it_and_a_process_in_the_background_stays(tools: Toolbox, tmp_path: Path) -> None:
     await run(tools, "sleep 60 & echo $! > background")
     background = int((tmp_path / "background").read_text())

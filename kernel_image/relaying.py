@@ -78,11 +78,6 @@ class Connection:
             self._socket.close()
             self._socket = None
 
-    def abandon(self) -> None:
-        """Close the socket in a fork of the process; see `Relay.abandon`."""
-        if self._socket is not None:
-            self._socket.close()
-
     @property
     def connecting(self) -> bool:
         """Whether the other end has not accepted the connection yet."""
@@ -234,12 +229,6 @@ class Relay:
         """Close all connections without a word."""
         for each in list(self._connections.values()):
             each.close()
-
-    def abandon(self) -> None:
-        """Close all descriptors in a fork of the process. The selector is one of both, so nothing is unregistered."""
-        self._selector.close()
-        for each in self._connections.values():
-            each.abandon()
 
     def _read(self) -> bool:
         piece = os.read(self._stdin, 4 * RELAY_PIECE)

@@ -43,8 +43,6 @@ class ToolConnection(Connection):
             if name in THREADS:
                 threading.Thread(target=_run, args=(tool, tools)).start()
             elif os.fork() == 0:
-                own.close()
-                self._relay.abandon()
                 _become(tool, tools)
             else:
                 tools.close()
@@ -65,12 +63,12 @@ def _run(tool: Tool, channel: socket.socket) -> None:
     """Run a tool in this thread."""
     try:
         with channel.makefile("rb") as stdin, channel.makefile("wb") as stdout:
-            tool(_argument(channel), stdin, stdout)
+            tool(_argument(channel.fileno()), stdin, stdout)
     except ConnectionError:  # the gateway has closed the connection
         pass
     finally:
         with contextlib.suppress(OSError):  # as above
-            channel.shutdown(socket.SHUT_RDWR)  # tools that were forked meanwhile keep copies of it open
+            channel.shutdown(socket.SHUT_RDWR)  # a tool that is being forked may have a copy of it open
         channel.close()
 
 
@@ -78,10 +76,10 @@ def _become(tool: Tool, channel: socket.socket) -> NoReturn:
     """Run a tool in this process, and end the process."""
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # a tool waits for its own children
-        argument = _argument(channel)
         for number in (0, 1):
             os.dup2(channel.fileno(), number)
-        channel.close()
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # among others, what the tools that are threads have opened
+        argument = _argument(0)
         stdin, stdout = open(0, "rb"), open(1, "wb")  # noqa: SIM115 - a thread of the tool may still use them
         with contextlib.suppress(ConnectionError):  # as above
             tool(argument, stdin, stdout)
@@ -92,15 +90,15 @@ def _become(tool: Tool, channel: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def _argument(channel: socket.socket) -> str:
+def _argument(channel: int) -> str:
     """Read the tool's argument, and nothing of what follows it."""
     return _exactly(channel, *_LENGTH.unpack(_exactly(channel, _LENGTH.size))).decode()
 
 
-def _exactly(channel: socket.socket, size: int) -> bytes:
+def _exactly(channel: int, size: int) -> bytes:
     content = b""
     while len(content) < size:
-        if not (piece := channel.recv(size - len(content))):
+        if not (piece := os.read(channel, size - len(content))):
             raise ConnectionError("the argument has no end")
         content += piece
     return content

@@ -82,11 +82,12 @@ async def test_a_download_ends_although_a_command_that_began_meanwhile_runs_on(t
     (tmp_path / "a").write_bytes(bytes(3_000_000))  # more than waits on its way
     async with aclosing(tools.run_tool(FILES_TOOL, '{"op": "read", "path": "a"}')) as output:
         read = len(await anext(output))
-        command = spawn(run(tools, "touch began; while [ ! -e go ]; do sleep 0.02; done"), "client")
-        await until((tmp_path / "began").exists)
+        command = spawn(run(tools, "ls -l /proc/$PPID/fd > began; while [ ! -e go ]; do sleep 0.02; done"), "client")
+        await until(lambda: (tmp_path / "began").exists() and (tmp_path / "began").read_text())
         async for piece in output:
             read += len(piece)
     assert read > 3_000_000
+    assert str(tmp_path / "a") not in (tmp_path / "began").read_text()
     assert not command.done()
     (tmp_path / "go").touch()
     await command

@@ -78,7 +78,6 @@ def test_a_node_that_is_drained(serving: Gateway) -> None:
     assert "its node is being emptied" in told_once(serving, "drained")
 
 
-@pytest.mark.brief
 def test_out_of_memory_is_named(serving: Gateway) -> None:
     began(serving, "full")
     reply = serving.execute("full", FILL, timeout=60)

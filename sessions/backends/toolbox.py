@@ -42,7 +42,7 @@ _WORDS = Words(
 
 
 class Running:
-    """Counts what has begun and not ended."""
+    """Counts the tools or the programs of a container that have begun and not ended."""
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -130,9 +130,7 @@ class Toolbox:
         connection = relay.begin(name.encode())
         feeding: asyncio.Task[None] | None = None
         try:
-            content = argument.encode()
-            await connection.write(_LENGTH.pack(len(content)) + content)  # together with the order to start it
-            await self._started(relay, connection)
+            await self._start(relay, connection, argument.encode())
             feeding = spawn(_feed(connection, stdin), f"input of {name}")
             while piece := await _read(connection):
                 yield piece
@@ -148,14 +146,15 @@ class Toolbox:
             relay.when_ended(lambda: self._relays.discard(relay))
         return self._relay
 
-    async def _started(self, relay: Relay, connection: RelayConnection) -> None:
-        """Wait until a tool has started.
+    async def _start(self, relay: Relay, connection: RelayConnection, argument: bytes) -> None:
+        """Send a tool its argument, and wait until it has started.
 
         Raises:
             SessionError: when it has not.
         """
         try:
             async with asyncio.timeout(STARTS):
+                await connection.write(_LENGTH.pack(len(argument)) + argument)  # together with the order to start it
                 await connection.opened
         except TimeoutError as error:  # user code has stopped the program, or the engine hangs
             if self._relay is relay:

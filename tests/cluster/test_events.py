@@ -78,6 +78,7 @@ def test_a_node_that_is_drained(serving: Gateway) -> None:
     assert "its node is being emptied" in told_once(serving, "drained")
 
 
+@pytest.mark.brief
 def test_out_of_memory_is_named(serving: Gateway) -> None:
     began(serving, "full")
     reply = serving.execute("full", FILL, timeout=60)
@@ -87,7 +88,7 @@ def test_out_of_memory_is_named(serving: Gateway) -> None:
 
 def test_code_that_kills_everything_has_not_run_out_of_memory(serving: Gateway) -> None:
     began(serving, "killed")
-    reply = serving.execute("killed", "import os; os.kill(1, 9)", timeout=60)
+    reply = serving.execute("killed", "import os, time; os.kill(1, 9); time.sleep(60)", timeout=60)
     assert (reply["status"], reply["error"]["code"]) == ("died", "SB010"), reply
     assert "SIGKILL" in told_once(serving, "killed")
 

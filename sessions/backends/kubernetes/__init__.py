@@ -28,6 +28,7 @@ from sessions.backends.kubernetes.doctor import examine
 from sessions.backends.kubernetes.guests import SEPARATOR, Guest, Shared
 from sessions.backends.kubernetes.handle import PodHandle
 from sessions.backends.kubernetes.profile import (
+    EVERYWHERE,
     FIRST_PORT,
     IMAGE_DIR,
     PRIVATE,
@@ -322,7 +323,7 @@ class KubernetesBackend:
         name, spec = f"kernel-gateway-{uuid.uuid4().hex}", launch.kernelspec
         info = new_connection_info(
             "tcp",
-            "0.0.0.0",  # noqa: S104 - inside the Pod
+            EVERYWHERE,
             first_port=FIRST_PORT,
             encryption=spec.encryption,
             signature=spec.signature,

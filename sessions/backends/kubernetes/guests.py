@@ -18,6 +18,7 @@ from sessions.backends.handshake import handshake, new_connection_info
 from sessions.backends.kubernetes.cluster import Cluster
 from sessions.backends.kubernetes.handle import SIGNAL_DELAY, PodHandle
 from sessions.backends.kubernetes.profile import (
+    EVERYWHERE,
     FIRST_PORT,
     IMAGE_DIR,
     PORTS,
@@ -232,7 +233,7 @@ class Shared:
             raise QuotaExceeded(f"at most {USERS_MAX} contexts of a sandbox at a time", max=USERS_MAX)
         info = new_connection_info(
             "tcp",
-            "0.0.0.0",  # noqa: S104 - inside the Pod
+            EVERYWHERE,
             first_port=min(free),
             encryption=spec.encryption,
             signature=spec.signature,

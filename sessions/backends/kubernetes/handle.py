@@ -10,8 +10,8 @@ from typing import Any
 
 from sessions.backends.base import HandleListener
 from sessions.backends.kubernetes.cluster import Cluster
-from sessions.backends.kubernetes.profile import IMAGE_DIR, PYTHON, bounded
-from sessions.backends.kubernetes.states import state_of
+from sessions.backends.kubernetes.profile import EVERYWHERE, IMAGE_DIR, PYTHON, bounded
+from sessions.backends.kubernetes.states import State, state_of
 from sessions.backends.toolbox import Toolbox
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, SessionError, StartFailed
@@ -28,6 +28,8 @@ START = 60.0
 SIGNAL, SIGNAL_DELAY = 10.0, 0.2
 #: seconds for the next container of a Pod that stays to run
 NEXT = 30.0
+#: seconds for a report that tells more about an end
+UNSURE = 10.0
 
 
 class PodHandle:
@@ -73,6 +75,8 @@ class PodHandle:
         self.used_at = self._loop.time()
         self._toolbox = Toolbox(self._run_program)
         self._killed = False
+        #: what is known of the container's end, while a report that tells more is awaited
+        self._unsure: State | None = None
         self._exit: KernelExit | None = None
         self._listener: HandleListener | None = None
         #: set when the container runs, or with an error when it never will
@@ -87,13 +91,24 @@ class PodHandle:
     def note(self, pod: dict[str, Any]) -> None:
         """Take a new state of the Pod."""
         self.seen = pod
-        state = state_of(pod, self.number)
+        address = self.connection_info.ip
+        state = state_of(pod, self.number, "" if address == EVERYWHERE else address)
         if state.address and state.running and not self._running.done():
             self._running.set_result(state.address)
         if state.hopeless and not self._running.done():
             self._running.set_exception(StartFailed(state.hopeless))
-        if state.end is not None:
+        if state.end is None:
+            return
+        if not state.unsure or self._killed:
             self.ended(state.end, stays=state.stays)
+        elif self._unsure is None:
+            self._unsure = state
+            self._loop.call_later(UNSURE, self._end_unsure)
+
+    def _end_unsure(self) -> None:
+        """End with what is known, because a report that tells more is not awaited any longer."""
+        if self._unsure is not None and self._unsure.end is not None:
+            self.ended(self._unsure.end, stays=self._unsure.stays)
 
     def note_missing(self) -> None:
         """Record that the list of Pods lacks this one. A Pod that was not seen yet may still be made."""
@@ -256,8 +271,11 @@ class PodHandle:
         """End the kernel. Its Pod stays if the session's files are in it, and if the launcher can be told."""
         if self._exit is None and not self._killed:
             self._killed = True
-            told = self._has_files and await self._signal("TERM")
-            self.ended(KernelExit(ExitReason.KILLED), stays=told)
+            if self._unsure is not None:  # the container has ended, so its launcher cannot be told
+                self._end_unsure()
+            else:
+                told = self._has_files and await self._signal("TERM")
+                self.ended(KernelExit(ExitReason.KILLED), stays=told)
         await self.wait()
 
     async def run_tool(

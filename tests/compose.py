@@ -70,9 +70,13 @@ class Checkout:
                 shutil.copyfile(bundle, context / "ca.pem")
                 (context / "ca.pem").chmod(0o644)  # the build's cache compares the mode, too
         if "BASE_IMAGE" in environment():  # the local base has no package sources; as in kernel_image/build.sh, too
-            shutil.copy2("/etc/apt/sources.list.d/debian.sources", self.folder / "kernel_image")
-            said = subprocess.run(["apt-config", "dump", "Acquire"], check=True, capture_output=True, text=True).stdout
-            (self.folder / "kernel_image/apt.conf").write_text(said)
+            commands = {
+                "debian.sources": ["kernel_image/package_sources.sh"],
+                "apt.conf": ["apt-config", "dump", "Acquire"],
+            }
+            for file, command in commands.items():
+                said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+                (self.folder / "kernel_image" / file).write_text(said)
         with closing(docker.from_env()) as client:
             before = _image_id(client, image)
             done = self.compose("build", *services, **environment() | {"GATEWAY_IMAGE": image})

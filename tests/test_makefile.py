@@ -12,6 +12,7 @@ from tests.readme import ROOT
 
 ENGINE, IMAGE, SERVE = "tests/engine/setup.sh", "kernel_image/build.sh", ".venv/bin/kernel-gateway"
 PYTHON = ".venv/bin/python"
+OS = Path("/etc/os-release").read_text()
 
 
 def stub(path: Path, body: str) -> None:
@@ -20,7 +21,7 @@ def stub(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-def steps(checkout: Path, target: str, *, engine: bool, root: bool, isolation: str = "") -> list[str]:
+def steps(checkout: Path, target: str, *variables: str, engine: bool, root: bool) -> list[str]:
     """Return the steps that `make` takes."""
     shutil.copy(ROOT / "Makefile", checkout)
     for step in (ENGINE, IMAGE, SERVE, PYTHON):
@@ -30,7 +31,7 @@ def steps(checkout: Path, target: str, *, engine: bool, root: bool, isolation: s
     (checkout / "pyproject.toml").touch()
     (checkout / ".venv" / ".setup").touch()
     done = subprocess.run(
-        ["make", "--silent", target, f"ISOLATION={isolation}", "FLAGS=--port 0"],
+        ["make", "--silent", target, *variables, "FLAGS=--port 0"],
         cwd=checkout,
         env={"PATH": f"{checkout / 'bin'}:/usr/bin:/bin"},
         capture_output=True,
@@ -41,19 +42,20 @@ def steps(checkout: Path, target: str, *, engine: bool, root: bool, isolation: s
 
 
 @pytest.mark.parametrize(
-    ("engine", "root", "isolation", "expected"),
+    ("engine", "root", "variable", "expected"),
     [
-        (True, True, "", [IMAGE, f"{SERVE} serve --port 0"]),
-        (False, True, "", [ENGINE, IMAGE, f"{SERVE} serve --port 0"]),
-        (False, True, "process", [f"{SERVE} serve --isolation process --port 0"]),
-        (False, False, "", [f"{SERVE} serve --port 0"]),
+        (True, True, "ISOLATION=", [IMAGE, f"{SERVE} serve --port 0"]),
+        (False, True, "ISOLATION=", [ENGINE, IMAGE, f"{SERVE} serve --port 0"]),
+        (False, True, "ISOLATION=process", [f"{SERVE} serve --isolation process --port 0"]),
+        (False, True, "IS_DEBIAN_12=false", [f"{SERVE} serve --port 0"]),
+        (False, False, "ISOLATION=", [f"{SERVE} serve --port 0"]),
     ],
 )
-@pytest.mark.skipif(not Path("/etc/debian_version").exists(), reason="an engine is set up on Debian only")
+@pytest.mark.skipif("VERSION_CODENAME=bookworm" not in OS, reason="an engine is set up on Debian 12 only")
 def test_serve_sets_up_what_is_missing(
-    tmp_path: Path, expected: list[str], isolation: str, *, engine: bool, root: bool
+    tmp_path: Path, expected: list[str], variable: str, *, engine: bool, root: bool
 ) -> None:
-    assert steps(tmp_path, "serve", engine=engine, root=root, isolation=isolation) == expected
+    assert steps(tmp_path, "serve", variable, engine=engine, root=root) == expected
 
 
 def test_bench_measures_also_what_needs_no_engine(tmp_path: Path) -> None:

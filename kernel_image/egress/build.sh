@@ -28,7 +28,7 @@ fi
 
 # The local base has no package sources: it gets this machine's, and its settings for downloads.
 if [ "$BASE_IMAGE" = "$local_base" ]; then
-  cp /etc/apt/sources.list.d/debian.sources "$context/"
+  "$here/../package_sources.sh" >"$context/debian.sources"
   apt-config dump Acquire >"$context/apt.conf"
 fi
 

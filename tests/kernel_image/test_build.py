@@ -96,6 +96,22 @@ def test_a_language_that_needs_no_packages_of_debian_is_refused(build: Build, la
     assert (refused.value.returncode, b"no such language" in refused.value.stderr) == (2, True)
 
 
+SOURCES = "Types: deb\nURIs: http://a/debian\nSuites: bookworm\nComponents: main extra\n\n"
+LINES = """
+#deb cdrom:[Debian 12]/ bookworm main
+deb [signed-by=/k arch=amd64] http://a/debian bookworm main extra
+deb-src http://a/debian bookworm main
+"""
+
+
+@pytest.mark.parametrize(("file", "written"), [("sources.list.d/debian.sources", SOURCES), ("sources.list", LINES)])
+def test_a_build_gets_the_machines_package_sources_in_either_form(tmp_path: Path, file: str, written: str) -> None:
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / file).write_text(written)
+    told = subprocess.run([KERNEL_IMAGE / "package_sources.sh", tmp_path], check=True, capture_output=True, text=True)
+    assert told.stdout == SOURCES
+
+
 OPTIONAL = [contract for contract in contracts() if (contract.folder / DEBIAN).exists()]
 
 

@@ -24,6 +24,7 @@ from kernel_gateway.client_config import Client
 from kernel_gateway.errors import InternalError
 from kernel_gateway.http.request_body import Body, validated
 from kernel_gateway.observe import logs
+from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, SessionError
 from sessions.programs.program import Artifact, Outcome, Program
 from sessions.providers import makers
@@ -130,7 +131,7 @@ def answer(client: Client, text: bytes) -> tuple[dict[str, Any], int]:
         text: the input.
     """
     try:
-        request = validated(Request, orjson.loads(text))
+        request = validated(Request, exact_json.loads(text))
         program = request.program()
     except orjson.JSONDecodeError as error:
         return _failed(InvalidRequest(f"the input is no valid JSON: {error.msg}")), 2

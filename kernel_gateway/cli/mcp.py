@@ -21,7 +21,9 @@ import orjson
 
 from kernel_gateway.cli.client_command import add_examples, add_gateway
 from kernel_gateway.cli.flags import client_from
+from kernel_gateway.client.gateway import lines_of
 from kernel_gateway.client_config import Client
+from kernel_gateway.observe import logs
 from sessions.model import exact_json
 from sessions.model.tasks import spawn
 
@@ -59,6 +61,7 @@ def main(arguments: argparse.Namespace) -> int:
     Returns:
         0 at the end of the input, 1 when the gateway of its own does not start.
     """
+    logs.set_up()  # standard output is for the protocol
     client = client_from(arguments)
     try:
         asyncio.run(_main(client, arguments))
@@ -202,9 +205,9 @@ class _Bridge:
                 self._negotiated[_SESSION] = response.headers[_SESSION]
             if response.headers.get("Content-Type", "").startswith("text/event-stream"):
                 answered = False
-                async for line in response.aiter_lines():
-                    if line.startswith("data: "):
-                        told = exact_json.loads(line.removeprefix("data: "))
+                async for line in lines_of(response.aiter_bytes()):  # the client's own lines also end at U+2028
+                    if line.startswith(b"data: "):
+                        told = exact_json.loads(line.removeprefix(b"data: "))
                         answered = answered or told.get("id") == message.get("id")
                         self._write(told)
                 if not answered:

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from sessions.model import exact_json
 from sessions.model.errors import InvalidRequest, QuotaExceeded, SessionExists, TemplateNotFound
 from sessions.model.values import valid_name
 from sessions.store.database import open_database, saving
@@ -157,11 +158,14 @@ class Templates:
 
 def _template(row: tuple[str, str, bytes, float, float]) -> Template:
     name, template_id, content, created, updated = row
-    return Template(name, template_id, orjson.loads(content), created, updated)
+    return Template(name, template_id, exact_json.parse(content), created, updated)
 
 
 def _encoded(content: Mapping[str, Any]) -> bytes:
-    encoded = orjson.dumps(dict(content))
+    try:
+        encoded = exact_json.dumps(dict(content))
+    except orjson.JSONEncodeError as error:
+        raise InvalidRequest(f"the template cannot be kept: {error}", field="body") from None
     if len(encoded) > SIZE_MAX:
         raise InvalidRequest(f"a template may have at most {SIZE_MAX} bytes", field="body")
     return encoded

@@ -97,6 +97,7 @@ def test_a_number_is_within_its_limits_or_refused(
 
 
 ODD = ["nan", "inf", "-inf", "1e308", "-1", "0", "true", "9" * 400, "9" * 5000, "٣", "0x10", "1_000"]
+ODD.append("0" * 8 + "1" * 5000)
 #: paths with a number of the client, and whether an admin asks
 NUMBERED = [
     ("/v1/admin/audit?limit={}", True),
@@ -107,6 +108,7 @@ NUMBERED = [
     ("/sandboxes?maxResults={}", False),
     ("/sandboxes?nextToken={}", False),
     ("/sandboxes/absent/processes/{}", False),
+    ("/snapshots?limit={}", False),
 ]
 
 

@@ -237,9 +237,9 @@ def command(
 
 
 def test_the_command_uses_the_gateway_of_this_machine(gateway: Gateway, state_dir: Path) -> None:
-    code, answer = command(state_dir, {"code": ECHO, "arguments": {"a": [1, None]}}, url=gateway.url)
+    code, answer = command(state_dir, {"code": ECHO, "arguments": {"a": [2**70, None]}}, url=gateway.url)
     assert (code, answer["status"], answer["exit_code"], answer["error"]) == (0, "ok", 0, None)
-    assert (answer["stdout"], answer["returned"]) == ("here\n", {"present": True, "value": {"a": [1, None]}})
+    assert (answer["stdout"], answer["returned"]) == ("here\n", {"present": True, "value": {"a": [2**70, None]}})
     assert answer["provider"] == "self_managed"
 
 

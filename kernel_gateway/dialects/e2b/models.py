@@ -27,6 +27,8 @@ LIFETIME = 300
 WAKE_LIFETIME = 300.0
 #: maximum bytes of a sandbox's metadata
 METADATA_MAX = 16 * 1024
+#: maximum characters of a template's name with its tag, which is kept with the sandbox
+TEMPLATE_NAME_MAX = 300
 NO_VOLUMES = "nothing can be mounted here: a sandbox has its own disk only; copy files with the files API"
 #: host that servers of a sandbox are told
 _REQUEST_HOST = re.compile(r"(?:[A-Za-z0-9._:\[\]-]|\$\{PORT\}){0,300}")
@@ -101,7 +103,7 @@ class AutoResume(Body):
 class NewSandbox(Body):
     """A sandbox to create."""
 
-    templateID: str  # noqa: N815
+    templateID: Annotated[str, Field(max_length=TEMPLATE_NAME_MAX)]  # noqa: N815
     timeout: Seconds | None = None
     metadata: Annotated[dict[str, str], Field(max_length=METADATA_PAIRS)] | None = None
     envVars: dict[str, str] | None = None  # noqa: N815

@@ -36,6 +36,7 @@ PAGE_MAX = 100
 DEFAULT = "default"
 #: a snapshot's name, perhaps after its tenant, and perhaps with a tag
 _NAME = re.compile(r"(?:([^/:]{1,128})/)?([a-z0-9][a-z0-9_-]{0,127})(?::([a-z0-9][a-z0-9._-]{0,127}))?")
+_LIMIT = re.compile("[0-9]{1,9}")
 #: place of a snapshot in the list: its time in seconds since 1970, and its id
 _TOKEN = re.compile(r"([0-9]{1,12}\.[0-9]{6})-([0-9a-f]{32})")
 
@@ -180,7 +181,7 @@ class SnapshotsHandler(ControlHandler):
                 raise InvalidRequest("nextToken is not valid", field="nextToken")
             own = [record for record in own if _place(record) < (found[1].zfill(20), found[2])]
         limit = self.get_query_argument("limit", str(PAGE_MAX))
-        if not limit.isascii() or not limit.isdecimal() or not 1 <= int(limit[:9]) <= PAGE_MAX:
+        if not _LIMIT.fullmatch(limit) or not 1 <= int(limit) <= PAGE_MAX:
             raise InvalidRequest(f"limit must be from 1 to {PAGE_MAX}", field="limit")
         page = own[: int(limit)]
         if len(own) > len(page):

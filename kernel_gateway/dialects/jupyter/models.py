@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -75,6 +75,10 @@ class StartKernel(Body):
         return float(asked)
 
 
+#: a text that is kept while the kernel lives
+_Text = Annotated[str, Field(max_length=4096)]
+
+
 class KernelOfSession(Body):
     """The kernel for a notebook session: an existing kernel with this id, or a new kernel of the kernelspec `name`."""
 
@@ -85,16 +89,16 @@ class KernelOfSession(Body):
 class NotebookName(Body):
     """A notebook's path in an older format of the request, which has two names for it."""
 
-    name: str | None = None
-    path: str | None = None
+    name: _Text | None = None
+    path: _Text | None = None
 
 
 class NotebookSession(Body):
     """`POST` and `PATCH /api/sessions`."""
 
-    path: str | None = None
-    name: str | None = None
-    type: str | None = None
+    path: _Text | None = None
+    name: _Text | None = None
+    type: _Text | None = None
     kernel: KernelOfSession | None = None
     notebook: NotebookName | None = None
 

@@ -12,6 +12,8 @@ import re
 import time
 from dataclasses import dataclass
 
+import orjson
+
 from kernel_gateway.dialects.mcp.rpc import INVALID_PARAMS, Json, RpcError
 from sessions.model import exact_json
 
@@ -69,5 +71,13 @@ class Seals:
 
 
 def digest_of(name: str, arguments: Json) -> str:
-    """Return a digest that differs for different calls of tools."""
-    return hashlib.sha256(name.encode() + b"\0" + exact_json.dumps(sorted(arguments.items()))).hexdigest()
+    """Return a digest that differs for different calls of tools.
+
+    Raises:
+        RpcError: when the arguments are nested too deeply.
+    """
+    try:
+        told = exact_json.dumps(sorted(arguments.items()))
+    except orjson.JSONEncodeError as error:
+        raise RpcError(INVALID_PARAMS, f"the arguments cannot be used: {error}") from None
+    return hashlib.sha256(name.encode() + b"\0" + told).hexdigest()

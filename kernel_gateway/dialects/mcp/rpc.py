@@ -17,6 +17,9 @@ INTERNAL = -32603
 HEADER_MISMATCH = -32020
 VERSION_NOT_SERVED = -32022
 
+#: maximum characters of the id of a message, which is kept with the call
+ID_MAX = 256
+
 #: a JSON object
 Json = dict[str, Any]
 
@@ -70,6 +73,8 @@ class Message:
         number, method, params = value.get("id"), value.get("method"), value.get("params", {})
         if "id" in value and (isinstance(number, bool) or not isinstance(number, str | int)):
             raise RpcError(INVALID_REQUEST, "the id must be a string or a whole number")
+        if isinstance(number, str) and len(number) > ID_MAX:
+            raise RpcError(INVALID_REQUEST, f"the id has more than {ID_MAX} characters")
         if method is None and number is not None and {"result", "error"} & value.keys():
             return cls("", {}, number, response=value)
         if not isinstance(method, str):

@@ -131,7 +131,7 @@ class SessionTools:
                 return results.of_data(line, {"session": name, "state": "rolled_back"})
             case "branch":
                 key = SessionKey(call.tenant, f"s-{secrets.token_hex(8)}")
-                branch = await self._gateway.registry.branch(session, key, arguments.name)
+                branch = await self._gateway.sandboxes.branch(session, key, arguments.name)
                 line = f"[session {key.name}: a branch of {name}, with its variables and files]"
                 return results.of_data(line, {"session": key.name, "state": branch.state.value})
         problem = session.checkpoints.problem

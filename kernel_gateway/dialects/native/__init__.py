@@ -291,6 +291,15 @@ API: dict[type[BaseHandler], list[Operation]] = {
         )
     ],
     ports.SessionPortHandler: _passed(f"{_PORT}/{{path}}", "with a key"),
+    ports.LinkRootHandler: [
+        Operation(
+            "GET",
+            _LINK,
+            "Redirect to the same path with a slash at its end",
+            status=HTTPStatus.PERMANENT_REDIRECT,
+            public=True,
+        )
+    ],
     ports.LinkedPortHandler: _passed(f"{_LINK}/{{path}}", "with a link", public=True),
     stream.StreamHandler: [
         Operation(

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field
 
 from kernel_gateway.dialects.native.sessions import ExistingHandler
 from kernel_gateway.errors import Unauthorized
+from kernel_gateway.http.handlers import BaseHandler
 from kernel_gateway.http.request_body import Body
 from kernel_gateway.identity.auth import Caller
 from kernel_gateway.ports.handler import PortHandler, port_of
@@ -97,6 +98,26 @@ class SessionPortHandler(_OwnOriginHandler):
         return self.gateway.registry.get(SessionKey(self.tenant, name)), port_of(port)
 
 
+def _without_token(path: str) -> str:
+    """Return the path of a link without the token, which is a credential."""
+    return "/".join(path.split("/")[:6])
+
+
+class LinkRootHandler(BaseHandler):
+    """`/v1/ports/{tenant}/{session}/{port}/{token}`."""
+
+    public = True
+
+    @property
+    def logged_path(self) -> str:
+        """The path without the token."""
+        return _without_token(self.request.path)
+
+    def get(self, _tenant: str, _session: str, _port: str, token: str) -> None:
+        """Redirect to the path with a slash: people and chats leave the last slash out."""
+        self.redirect(f"{token}/", status=HTTPStatus.PERMANENT_REDIRECT)
+
+
 class LinkedPortHandler(_OwnOriginHandler):
     """`/v1/ports/{tenant}/{session}/{port}/{token}/{path}`."""
 
@@ -106,8 +127,8 @@ class LinkedPortHandler(_OwnOriginHandler):
 
     @property
     def logged_path(self) -> str:
-        """The path without the token, which is a credential."""
-        return "/".join(self.request.path.split("/")[:6])
+        """The path without the token."""
+        return _without_token(self.request.path)
 
     def set_default_headers(self) -> None:
         """Let pages of every origin read even the gateway's own failures."""

@@ -8,7 +8,7 @@ import orjson
 
 from kernel_gateway.dialects.open_terminal.base import TerminalHandler
 from kernel_gateway.dialects.open_terminal.desks import Notebook
-from kernel_gateway.dialects.open_terminal.files import whole, write_whole
+from kernel_gateway.dialects.open_terminal.files import TEXT_MAX, whole, write_whole
 from kernel_gateway.dialects.open_terminal.models import Cell, Path
 from sessions.model import exact_json
 from sessions.model.errors import FileExists, InvalidRequest, SessionNotFound
@@ -119,5 +119,29 @@ class CellHandler(TerminalHandler):
         async with sandbox.session(notebook.session).execute(request) as execution:
             result = await execution.result()
         cell["outputs"], cell["execution_count"] = result.outputs, result.execution_count
-        await write_whole(sandbox, notebook.path, exact_json.dumps(content))
+        await write_whole(sandbox, notebook.path, _written(content, cell))
         return result
+
+
+def _written(notebook: dict[str, Any], cell: dict[str, Any]) -> bytes:
+    """Return a notebook as a file. Outputs of a cell with which it could not be read again are left out.
+
+    Raises:
+        InvalidRequest: when the notebook could not be read again even so.
+    """
+    if (text := _encoded(notebook)) is None:
+        note = f"The outputs are left out: with them the notebook would have more than {TEXT_MAX >> 20} MiB.\n"
+        cell["outputs"] = [{"output_type": "stream", "name": "stderr", "text": note}]
+        text = _encoded(notebook)
+    if text is None:
+        raise InvalidRequest("the cell has run, but the notebook is too large or too deep to be written", field="path")
+    return text
+
+
+def _encoded(notebook: dict[str, Any]) -> bytes | None:
+    """Return a notebook as a file, or None if it could not be read again."""
+    try:
+        text = exact_json.dumps(notebook)
+    except orjson.JSONEncodeError:  # it is nested too deeply
+        return None
+    return text if len(text) <= TEXT_MAX else None

@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from kernel_gateway.config import Settings
 from kernel_gateway.http.request_body import PROBLEM_MAX, PROBLEMS_MAX
 from kernel_gateway.setting_types import Bytes
+from sessions.model import bounded_json
 from sessions.model.errors import InvalidRequest
 from sessions.programs.program import Program
 
@@ -84,7 +85,11 @@ def read(model: type[B], body: bytes) -> B:
         InvalidRequest: when the body is invalid; `problems` in its details has FastAPI's format.
     """
     try:
+        bounded_json.check(body)
         return model.model_validate_json(body)
+    except bounded_json.TooManyValues as error:
+        told = {"type": "json_invalid", "loc": ["body"], "msg": error.msg, "input": None}
+        raise InvalidRequest(error.msg, problems=[told]) from None
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)[:PROBLEMS_MAX]
         problems = [

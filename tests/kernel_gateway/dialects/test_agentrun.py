@@ -385,6 +385,12 @@ def test_templates_are_listed_by_page_after_the_built_in_template(gateway: Gatew
 
 
 @process_only
+def test_a_number_of_a_template_keeps_all_its_digits(gateway: Gateway) -> None:
+    with template(gateway, more=2**70) as name:
+        assert data(gateway.call("GET", f"{CONTROL}/templates/{name}"))["more"] == 2**70
+
+
+@process_only
 def test_the_built_in_template_cannot_be_changed_or_deleted(gateway: Gateway) -> None:
     path = f"{CONTROL}/templates/{TEMPLATE}"
     before = data(gateway.call("GET", path))
@@ -395,6 +401,9 @@ def test_the_built_in_template_cannot_be_changed_or_deleted(gateway: Gateway) ->
     assert data(gateway.call("GET", path)) == before
 
 
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
 WRONG: dict[str, dict[str, Any]] = {
     "another kind": {"templateType": "Browser"},
     "no processor": {"cpu": 0},
@@ -407,6 +416,7 @@ WRONG: dict[str, dict[str, Any]] = {
     "a variable's value": {"environmentVariables": {"A": 1}},
     "a variable of NUL": {"environmentVariables": {"A": "\0"}},
     "too much": {"description": "x" * 1_000_000},
+    "too deep": {"more": NESTED},
 }
 
 

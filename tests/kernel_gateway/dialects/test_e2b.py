@@ -117,6 +117,7 @@ def test_a_list_refuses_what_it_cannot_read(gateway: Gateway, query: dict[str, s
         ({"templateID": "base", "envVars": {"LD_PRELOAD": "x"}}, 400, "LD_PRELOAD"),
         ({"templateID": "base", "metadata": {"a": "x" * 20_000}}, 400, "metadata"),
         ({"templateID": 7}, 400, "templateID"),
+        ({"templateID": f"base:{'a' * 300}"}, 400, "templateID"),
         ({}, 400, "templateID"),
     ],
     ids=str,

@@ -141,7 +141,9 @@ def test_a_notebook_has_a_kernel(gateway: Gateway) -> None:
     assert gateway.call("DELETE", path).status_code == 204
     assert gateway.call("GET", f"/api/kernels/{other}").status_code == 404
     assert gateway.call("GET", path).status_code == 404
-    assert message_of(gateway.call("POST", "/api/sessions", json={"type": "notebook"})) == (400, "SB002")
+    long = "a" * 5000
+    for bad in ({"type": "notebook"}, {"type": "notebook", "path": long}, {"type": long, "path": "a.ipynb"}):
+        assert message_of(gateway.call("POST", "/api/sessions", json=bad)) == (400, "SB002")
 
 
 @process_only

@@ -17,6 +17,7 @@ from jsonschema_rs import meta
 from tests import gateways
 from tests.gateways import KEYS, Gateway
 from tests.kernel_gateway.calls import size_of_png, until
+from tests.kernel_gateway.e2b import boxed
 from tests.kernel_gateway.mcp import (
     ERAS,
     LEGACY,
@@ -97,6 +98,9 @@ def _with(header: str, value: str) -> Wire:
     return Wire(_without(header).headers | {header: value}, _without(header).body)
 
 
+NESTED: list[Any] = []
+for _ in range(300):
+    NESTED = [NESTED]
 #: a refused request, and its HTTP status and code
 REFUSED = {
     "no version header": (_without("MCP-Protocol-Version"), 400, -32020),
@@ -113,6 +117,7 @@ REFUSED = {
     ),
     "no capabilities": (modern("tools/list", meta={"io.modelcontextprotocol/clientCapabilities": None}), 400, -32602),
     "unknown tool": (modern("tools/call", name="rm", arguments={}), 400, -32602),
+    "deep arguments": (modern("tools/call", name="run_code", arguments={"code": NESTED}), 400, -32602),
     "unknown method": (modern("resources/list"), 404, -32601),
     "initialize in the modern era": (modern("initialize"), 404, -32601),
     "ping in the modern era": (modern("ping"), 404, -32601),
@@ -139,7 +144,17 @@ def test_a_mirrored_argument_may_be_base64(gateway: Gateway) -> None:
     assert result["structuredContent"]["error"]["code"] == "SB011"
 
 
-@pytest.mark.parametrize("body", [b"{", b"1", b"[]", b'{"jsonrpc":"2.0","id":null,"method":"ping"}', b'{"id":1}'])
+NO_MESSAGES = [
+    b"{",
+    b"1",
+    b"[]",
+    b'{"jsonrpc":"2.0","id":null,"method":"ping"}',
+    b'{"id":1}',
+    b'{"jsonrpc":"2.0","id":"%s","method":"ping"}' % (b"a" * 300),
+]
+
+
+@pytest.mark.parametrize("body", NO_MESSAGES)
 def test_what_is_no_message_is_refused(gateway: Gateway, body: bytes) -> None:
     response = gateway.call("POST", "/mcp", data=body)
     status, code = error_of(response)
@@ -679,6 +694,19 @@ def test_a_gateway_without_checkpoints_says_so(gateway: Gateway, session: str) -
     assert call(gateway, "checkpoint", session=session, action="rollback")["structuredContent"]["error"]["code"] == (
         "SB040"
     )
+
+
+def test_a_session_of_a_sandbox_is_branched_as_over_the_api(gateway: Gateway) -> None:
+    def names() -> set[str]:
+        return {one["name"] for one in gateway.call("GET", "/v1/sessions").json()["sessions"]}
+
+    with boxed(gateway) as box:
+        before = names()
+        box.run("1")
+        [name] = names() - before
+        told = call(gateway, "checkpoint", session=name, action="branch")["structuredContent"]["error"]
+        native = gateway.call("POST", f"/v1/sessions/{name}/branch", json={"as": "branch"}).json()["error"]
+        assert (told["code"], told["message"]) == (native["code"], native["message"])
 
 
 def test_another_tenants_sessions_and_runs_are_out_of_reach(gateway: Gateway, session: str) -> None:

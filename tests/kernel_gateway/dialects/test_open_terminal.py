@@ -358,6 +358,10 @@ def test_a_notebooks_cells_run_and_their_outputs_are_saved(user: User) -> None:
     assert saved["cells"][0]["outputs"][0]["data"]["text/plain"] == "40"
     assert saved["cells"][1]["source"] == "1/0"
     assert detail(user.call("POST", f"{path}/execute", json={"cell_index": 2})) == (400, "SB002")
+    large = user.answer("POST", f"{path}/execute", json={"cell_index": 1, "source": "'a' * 5_000_000"})
+    assert len(large["outputs"][0]["data"]["text/plain"]) > 5_000_000
+    saved = json.loads(user.answer("GET", "/files/read?path=n.ipynb")["content"])
+    assert "would have more than 4 MiB" in saved["cells"][1]["outputs"][0]["text"]
     assert user.answer("DELETE", path) == {"status": "stopped"}
     assert detail(user.call("GET", path)) == (404, "SB011")
 

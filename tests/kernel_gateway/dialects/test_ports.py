@@ -319,6 +319,7 @@ def link(gateway: Gateway, port: int, **body: Any) -> str:
 @pytest.mark.gate
 def test_a_link_opens_one_port_for_everyone_until_it_ends(serving: Gateway) -> None:
     url = link(serving, 8002, seconds=3)
+    assert requests.get(url.rstrip("/"), timeout=20).text == "<h1>hi</h1>", "people leave the last slash out"
     page = requests.get(url, headers={"Origin": "null"}, timeout=20)
     assert (page.text, page.headers["Content-Security-Policy"]) == ("<h1>hi</h1>", SANDBOX)
     assert (page.headers["Access-Control-Allow-Origin"], page.headers["Referrer-Policy"]) == ("*", "no-referrer")

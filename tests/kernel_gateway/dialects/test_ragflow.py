@@ -380,6 +380,8 @@ def test_an_unreadable_body_is_reported_as_fastapi_does(gateway: Gateway) -> Non
     assert [problem["input"] for problem in problems] == ["%", "ruby"]
     deep = b'{"code_b64": "", "arguments": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}"
     assert raw(gateway, "POST", "/run", body=deep).status_code == 422
+    many = raw(gateway, "POST", "/run", body=b'{"code_b64": "", "arguments": {"a": [' + b"[]," * 200_000 + b"0]}}")
+    assert (many.status_code, "it has more than" in many.json["detail"][0]["msg"]) == (422, True)
     assert raw(gateway, "POST", "/execute", body=b'{"code_b64": "", "timeout": 0}').status_code == 422
 
 

@@ -37,6 +37,8 @@ from kernel_image.protocol import KEEPALIVE, MARK
 PIECE = 64 * 1024
 #: bytes of input that the program has not read yet, above which this tool reads no more input
 INPUT_MAX = 64 * 1024
+#: bytes of output that are passed on after the program's end: at least what two pipes hold. Source: pipe(7), 1 MiB each
+LAST_BYTES = 2 * 1024**2
 
 
 class Attached:
@@ -54,6 +56,9 @@ class Attached:
         self._lines = bytearray()
         self._pending = bytearray()
         self._closing = False
+        #: monotonic time of the last line, and bytes of output that were passed on
+        self._said = time.monotonic()
+        self._passed = 0
         self._selector = selectors.DefaultSelector()
         #: the program's outputs that are still open, by their key in the lines of JSON
         self._outputs: dict[str, IO[bytes]] = {}
@@ -90,6 +95,7 @@ class Attached:
         """Write a line of JSON."""
         self._stdout.write(json.dumps(value).encode() + b"\n")
         self._stdout.flush()
+        self._said = time.monotonic()
 
     def run(self, deadline: float) -> None:
         """Pass input and output on until the program ends, or is killed at the deadline.
@@ -103,20 +109,28 @@ class Attached:
         timed_out = not self.command.ended.is_set()
         if timed_out:
             self.command.end()
-        last = time.monotonic() + LAST_OUTPUT  # a background process may hold the outputs open
-        while self._outputs and (left := last - time.monotonic()) > 0:
-            self._pass_on(left)
+        self._pass_last_on()
         for output in self._outputs.values():
             if self._terminal is None:
                 discard(output)
         self.command.ended.wait(LAST_OUTPUT)
         self.say({"code": self.command.returned, "timed_out": timed_out})
 
-    def _pass_on(self, seconds: float) -> None:
-        """Wait at most `seconds` for input or output, and pass it on."""
+    def _pass_last_on(self) -> None:
+        """Pass on what the outputs still hold. However slowly the client takes it, it gets all of it.
+
+        A background process may hold the outputs open, and write for ever. So the time without output is limited, and
+        the output is.
+        """
+        left, most = LAST_OUTPUT, self._passed + LAST_BYTES
+        while self._outputs and left > 0 and self._passed < most:
+            left -= self._pass_on(left)
+
+    def _pass_on(self, seconds: float) -> float:
+        """Wait at most `seconds` for input or output, and pass it on. Return for how many seconds it has waited."""
+        began = time.monotonic()
         ready = self._selector.select(seconds)
-        if not ready and seconds >= KEEPALIVE:
-            self.say({})
+        waited = time.monotonic() - began
         for key, _ in ready:
             match key.data:
                 case "end":
@@ -127,6 +141,9 @@ class Attached:
                     self._write_input()
                 case name:
                     self._read_output(name)
+        if time.monotonic() - self._said >= KEEPALIVE:  # also while there is input, but no output
+            self.say({})
+        return waited
 
     def _read_output(self, name: str) -> None:
         output = self._outputs[name]
@@ -135,6 +152,7 @@ class Attached:
         except OSError:  # no process has the terminal open any more
             piece = b""
         if piece:
+            self._passed += len(piece)
             self.say({name: base64.b64encode(piece).decode()})
         else:
             self._selector.unregister(output)

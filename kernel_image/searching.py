@@ -60,7 +60,7 @@ def main(argument: str, _stdin: BinaryIO, stdout: BinaryIO) -> None:
 def _grep(request: dict[str, Any], place: Place) -> dict[str, Any]:
     """Return the lines, or the files, in which the pattern is found."""
     wanted = request["query"] if request["regex"] else re.escape(request["query"])
-    pattern = re.compile(wanted, re.IGNORECASE if request["ignore_case"] else 0)
+    pattern = _compile(wanted, re.IGNORECASE if request["ignore_case"] else 0)
     matches: list[dict[str, Any]] = []
     for way, directory, name in _files(place, request["include"]):
         for number, line in _lines(directory, name):
@@ -76,6 +76,18 @@ def _grep(request: dict[str, Any], place: Place) -> dict[str, Any]:
             if not request["per_line"]:
                 break
     return {"matches": matches, TRUNCATED: False}
+
+
+def _compile(wanted: str, flags: int) -> re.Pattern[str]:
+    """Compile a regular expression.
+
+    Raises:
+        re.error: when it is none, or has too large numbers or too many groups in each other for Python.
+    """
+    try:
+        return re.compile(wanted, flags)
+    except (OverflowError, RecursionError, ValueError) as error:
+        raise re.error(str(error)) from error
 
 
 def _glob(request: dict[str, Any], place: Place) -> dict[str, Any]:

@@ -1,7 +1,9 @@
 """A relay: one program in a container, which carries many connections; see `kernel_image/relaying.py`.
 
 The program runs beside user code, as its user, so its frames are not trusted: a relay that says what it must not say is
-ended with all its connections. The gateway keeps at most `RELAY_WINDOW` bytes of a connection in each direction.
+ended with all its connections. Of each connection the gateway keeps at most `RELAY_WINDOW` bytes that nobody has read,
+and one piece that the program has not taken, whatever the program says. What closed connections have left there is
+limited for all of them together.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -23,6 +24,12 @@ from sessions.tenants.traffic import NO_CHARGE, Charge
 BATCH = RELAY_WINDOW // 4
 #: what a client learns of a program that says what it must not say
 NOT_VALID = "the sandbox gave no valid answer"
+#: what a client learns of a program that does not take its input
+TAKES_NOTHING = "the sandbox takes nothing that is sent to it"
+#: closed connections whose last pieces may wait for a program: user code may have stopped it
+CLOSED_MAX = 128
+#: bytes that a frame which waits takes besides its content
+FRAME_COST = 128
 #: reads in a row without a frame for a connection, after which the next read waits for so many seconds: a program may
 #: send such frames without end
 USELESS_MAX, USELESS_PAUSE = 8, 0.02
@@ -50,13 +57,15 @@ class RelayConnection:
         self._number = number
         self.opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._failure: Exception | None = None
-        self._pieces: deque[bytes] = deque()
+        #: what the other end has sent and nobody has read: as one, because its pieces may be of one byte each
+        self._arrived = bytearray()
         #: bytes that the other end may send; bytes that were taken since it was last told
         self._granted = RELAY_WINDOW
         self._taken = 0
         self._ended = False
-        #: bytes that may be sent to the other end
+        #: bytes that may be sent to the other end, and whether a piece waits for the program
         self._credit = RELAY_WINDOW
+        self._waits = False
         self._changed = asyncio.Event()
 
     # -- for its user ---------------------------------------------------------------------------------------
@@ -67,11 +76,12 @@ class RelayConnection:
         Raises:
             ConnectionFailed: when the connection is broken.
         """
-        while not self._pieces:
+        while not self._arrived:
             if self._ended:
                 return b""
             await self._change()
-        piece = self._pieces.popleft()
+        piece = bytes(self._arrived[:RELAY_PIECE])
+        del self._arrived[:RELAY_PIECE]
         self._taken += len(piece)
         if self._taken >= BATCH and not self._ended:
             self._relay.say(RelayFrame.MORE, self._number, _NUMBER.pack(self._taken))
@@ -80,18 +90,19 @@ class RelayConnection:
         return piece
 
     async def write(self, content: bytes) -> None:
-        """Send data to the other end. The caller waits while it takes none.
+        """Send data to the other end. The caller waits while it takes none, or the program takes no input.
 
         Raises:
             ConnectionFailed: when the connection is broken.
         """
         rest = memoryview(content)
         while rest:
-            while not self._credit:
+            while self._waits or not self._credit:
                 await self._change()
             self._raise_failure()
             piece = rest[: min(RELAY_PIECE, self._credit)]
             self._credit -= len(piece)
+            self._waits = True
             self._relay.say(RelayFrame.DATA, self._number, bytes(piece))
             rest = rest[len(piece) :]
 
@@ -126,6 +137,11 @@ class RelayConnection:
             self.opened.exception()  # nobody may wait for it any more
         self._changed.set()
 
+    def passed_on(self) -> None:
+        """Let the user write the next piece, because the one that waited goes to the program now."""
+        self._waits = False
+        self._changed.set()
+
     def take(self, kind: RelayFrame, content: bytes) -> bool:
         """Take a frame of the program. Return False if the program must not send it."""
         if (kind == RelayFrame.OPENED) == self.opened.done():
@@ -134,7 +150,7 @@ class RelayConnection:
             self.opened.set_result(None)
         elif kind == RelayFrame.DATA and content and not self._ended:
             self._granted -= len(content)
-            self._pieces.append(content)
+            self._arrived += content
         elif kind == RelayFrame.END and not self._ended:
             self._ended = True
         elif kind == RelayFrame.MORE and len(content) == _NUMBER.size:
@@ -168,7 +184,11 @@ class Relay:
         self._words = words
         self._charge = charge
         self._linger = linger
-        self._frames: asyncio.Queue[bytes] = asyncio.Queue()
+        #: kind, number and content of each frame that waits for the program, and what all of them take
+        self._frames: asyncio.Queue[tuple[RelayFrame, int, bytes]] = asyncio.Queue()
+        self._waiting = 0
+        #: why connections break when the program ends
+        self._cause: Exception = ConnectionFailed(words.ended)
         self._connections: dict[int, RelayConnection] = {}
         self._last = 0
         self._heard = False
@@ -213,8 +233,12 @@ class Relay:
         return connection
 
     def say(self, kind: RelayFrame, number: int, content: bytes = b"") -> None:
-        """Send a frame to the program. Each connection's window bounds the bytes that wait here."""
-        self._frames.put_nowait(relay_frame(kind, number, content))
+        """Send a frame to the program. The program is ended if too many wait, as those of closed connections may."""
+        self._frames.put_nowait((kind, number, content))
+        self._waiting += len(content) + FRAME_COST
+        if self._waiting > RELAY_PIECE * (len(self._connections) + CLOSED_MAX) and not self.leaving:
+            self._cause = ConnectionFailed(TAKES_NOTHING)
+            self.leave()
 
     def forget(self, number: int) -> None:
         """Remove a connection that has ended."""
@@ -226,7 +250,6 @@ class Relay:
             self._idle = asyncio.get_running_loop().call_later(self._linger, self.leave)
 
     async def _run(self) -> None:
-        cause: Exception = ConnectionFailed(self._words.ended)
         try:
             async with aclosing(self._program(self._input())) as output:
                 buffer, useless = bytearray(), 0
@@ -237,19 +260,23 @@ class Relay:
                     self._charge.spend(time.perf_counter() - began)
                     await asyncio.sleep(max(self._charge.wait(), USELESS_PAUSE if useless > USELESS_MAX else 0.0))
             if not self._heard:
-                cause = self._words.missing()
+                self._cause = self._words.missing()
         except SessionError as error:
-            cause = error
+            self._cause = error
         finally:
             if self._idle is not None:
                 self._idle.cancel()
             for connection in self._connections.values():
-                connection.fail(cause)
+                connection.fail(self._cause)
             self._connections.clear()
 
     async def _input(self) -> AsyncIterator[bytes]:
         while True:
-            yield await self._frames.get()
+            kind, number, content = await self._frames.get()
+            self._waiting -= len(content) + FRAME_COST
+            if kind == RelayFrame.DATA and number in self._connections:
+                self._connections[number].passed_on()
+            yield relay_frame(kind, number, content)
 
     def _take_frames(self, buffer: bytearray) -> bool:
         """Take all whole frames out of the buffer.

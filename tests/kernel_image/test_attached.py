@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -155,6 +156,41 @@ def test_its_end_does_not_wait_for_processes_in_the_background(begin: Begin, tag
     outputs, last = begin(f"sleep {tag} & echo out").outcome()
     assert (outputs, last["code"]) == ({"stdout": b"out\n"}, 0)
     assert tagged(tag)
+
+
+@pytest.mark.parametrize("writes", ["while echo x; do sleep 0.05; done", "yes"], ids=["slowly", "fast"])
+def test_its_end_does_not_wait_for_a_process_in_the_background_that_writes_for_ever(begin: Begin, writes: str) -> None:
+    tool = begin(f'trap "" HUP; {writes} & echo out', size=[50, 20])  # it ends when the tool closes the terminal
+    assert tool.outcome()[1] == {"code": 0, "timed_out": False}
+
+
+def test_a_client_that_is_slow_gets_the_end_of_a_terminals_output(begin: Begin) -> None:
+    tool = begin("printf %16000s", size=[50, 20])  # the terminal holds all of it when the program ends
+    assert tool.process.stdout is not None
+    fcntl.fcntl(tool.process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+    shown = b""
+    for line in tool.lines():
+        shown += base64.b64decode(line.get("pty", ""))
+        time.sleep(0.3)
+    assert shown == b" " * 16_000
+
+
+#: the tool says twice a second that it is alive
+LIVELY = f"import sys\nsys.path.append({str(KERNEL_IMAGE.parent)!r})\nfrom kernel_image import protocol\n"
+LIVELY += "protocol.KEEPALIVE = 0.5"
+
+
+def test_a_program_that_gets_input_and_prints_nothing_is_known_to_be_alive(begin: Begin) -> None:
+    tool = begin("cat > /dev/null", LIVELY, stdin=True)
+    lines = tool.lines()
+    assert "pid" in next(lines)
+    for _ in range(30):  # for longer than the tool may say nothing, and without a pause that long
+        tool.give(b"x")
+        time.sleep(0.05)
+    tool.tell(close=True)
+    *said, end = lines
+    assert end == {"code": 0, "timed_out": False}
+    assert {} in said
 
 
 def test_input_that_is_not_read_stops_no_output(begin: Begin, tmp_path: Path) -> None:

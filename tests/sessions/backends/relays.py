@@ -85,5 +85,24 @@ class Scripted:
             await asyncio.Event().wait()
 
 
+class Puppet:
+    """A tool that takes no input, and says at any time what a test wants."""
+
+    def __init__(self) -> None:
+        self._said: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def say(self, said: bytes) -> None:
+        self._said.put_nowait(said)
+
+    async def run_tool(
+        self,
+        name: str,  # noqa: ARG002 - the signature of all runners
+        argument: str,  # noqa: ARG002
+        stdin: AsyncIterable[bytes] | None = None,  # noqa: ARG002
+    ) -> AsyncGenerator[bytes, None]:
+        while True:
+            yield await self._said.get()
+
+
 def frame(kind: RelayFrame, number: int = 1, content: bytes = b"") -> bytes:
     return relay_frame(kind, number, content)

@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 import pytest
 
 from kernel_image.protocol import RELAY_PIECE, RELAY_WINDOW, RelayFrame
-from sessions.backends.relay import Relay
+from sessions.backends.relay import CLOSED_MAX, Relay
 from sessions.model.errors import ConnectionFailed, PortNotOpen, PortsUnavailable
 from sessions.model.tasks import spawn
 from sessions.ports.ports import connect, relay_to_ports
 from tests.conftest import nothing_left  # noqa: F401 - a fixture
-from tests.sessions.backends.relays import Real, Scripted, frame
+from tests.sessions.backends.relays import Puppet, Real, Scripted, frame
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -40,7 +40,7 @@ async def server(serve: Serve, host: str = "127.0.0.1") -> AsyncIterator[int]:
 
 
 @asynccontextmanager
-async def relay(tool: Real | Scripted) -> AsyncIterator[Relay]:
+async def relay(tool: Real | Scripted | Puppet) -> AsyncIterator[Relay]:
     made = relay_to_ports(tool)
     try:
         yield made
@@ -104,7 +104,7 @@ async def test_a_reader_that_is_slow_holds_one_window_and_delays_nobody() -> Non
         for _ in range(50):
             await quick.write(b"x" * 1000)
             assert len(await quick.read()) == 1000
-        assert sum(map(len, slow._pieces)) <= RELAY_WINDOW
+        assert len(slow._arrived) <= RELAY_WINDOW
         stuck = sent
         for _ in range(200):  # reading lets the server go on
             assert await slow.read()
@@ -201,6 +201,7 @@ async def test_a_relay_without_connections_ends() -> None:
 
 # -- hostile tools ---------------------------------------------------------------------------------------------
 
+TO = struct.pack(">H", 8000)
 OPEN = frame(RelayFrame.ALIVE, 0) + frame(RelayFrame.OPENED)
 FULL = frame(RelayFrame.DATA, content=bytes(RELAY_PIECE)) * (RELAY_WINDOW // RELAY_PIECE)
 
@@ -211,6 +212,13 @@ async def test_a_tool_that_says_what_it_may_say_is_heard() -> None:
     async with relay(Scripted(*pieces)) as ports:
         connection = await connect(ports, 8000)
         assert len(await whole(connection.read)) == RELAY_WINDOW
+        connection.close()
+
+
+async def test_many_small_pieces_are_kept_as_one() -> None:
+    async with relay(Scripted(OPEN + frame(RelayFrame.DATA, content=b"ab") * 1000)) as ports:
+        connection = await connect(ports, 8000)
+        assert await connection.read() == b"ab" * 1000
         connection.close()
 
 
@@ -261,6 +269,59 @@ async def test_what_a_tool_says_of_a_connection_that_was_just_closed_is_dropped(
     async with relay(Scripted(OPEN, frame(RelayFrame.DATA, 1, b"late"), frame(RelayFrame.OPENED, 2))) as ports:
         (await connect(ports, 8000)).close()
         (await connect(ports, 8000)).close()
+
+
+async def test_a_tool_that_takes_nothing_gets_no_more_although_it_asks_for_more() -> None:
+    sent, tool = 0, Puppet()
+
+    async def upload() -> None:
+        nonlocal sent
+        while True:
+            await connection.write(bytes(RELAY_PIECE))
+            sent += RELAY_PIECE
+
+    async with relay(tool) as ports:
+        tool.say(OPEN)
+        connection = await connect(ports, 8000)
+        uploading = spawn(upload(), "upload")
+        for _ in range(1000):
+            if not connection._credit:
+                tool.say(frame(RelayFrame.MORE, content=struct.pack(">I", RELAY_WINDOW)))
+            await asyncio.sleep(0)
+        assert 0 < sent <= RELAY_WINDOW
+        assert not ports.leaving
+        uploading.cancel()
+        connection.close()
+
+
+async def test_a_tool_that_takes_nothing_of_closed_connections_is_ended() -> None:
+    async def leave_data() -> None:
+        connection = ports.begin(TO)
+        await connection.write(bytes(RELAY_PIECE))
+        connection.close()
+
+    async with relay(Scripted(OPEN)) as ports:
+        connection = ports.begin(TO)
+        await connection.opened
+        for _ in range(CLOSED_MAX - 2):  # a tool may be slow
+            await leave_data()
+        assert not ports.leaving
+        for _ in range(3):
+            await leave_data()
+        assert ports.leaving
+        with pytest.raises(ConnectionFailed, match="takes nothing"):
+            await connection.read()
+        connection.close()
+
+
+async def test_any_number_of_open_connections_may_wait_for_a_tool_that_takes_nothing() -> None:
+    async with relay(Scripted()) as ports:
+        connections = [ports.begin(TO) for _ in range(3 * CLOSED_MAX)]
+        for connection in connections:
+            await connection.write(bytes(RELAY_PIECE))
+        assert not ports.leaving
+        for connection in connections:
+            connection.close()
 
 
 async def test_an_image_without_the_tool_says_so() -> None:

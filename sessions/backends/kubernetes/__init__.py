@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -56,7 +56,7 @@ from sessions.model.errors import (
 )
 from sessions.model.kernelspecs import NO_KERNEL, Inventory
 from sessions.model.stopwatch import Stage, lap
-from sessions.model.tasks import gather_all, spawn
+from sessions.model.tasks import forever, gather_all, spawn
 from sessions.model.values import Limits
 
 __all__ = ["KubernetesBackend", "KubernetesSettings"]
@@ -69,8 +69,21 @@ AGAIN = 1.0
 COPY = 120.0
 #: seconds for which the connection stays open that has brought a handshake
 DELIVERED = 5.0
-_ARCHIVE = ["tar", "-C", WORKSPACE, "-cf", "-", "."]
-_EXTRACT = ["tar", "-C", WORKSPACE, "--no-overwrite-dir", "-xf", "-"]
+#: Writes all files as an archive. What even its owner may not read becomes readable to the owner, or it would be lost.
+_ARCHIVE = f"""
+cd {WORKSPACE} || exit
+find . -type d ! -perm -500 -exec chmod u+rx {{}} ';' -o -type f ! -perm -400 -exec chmod u+r {{}} +
+exec tar -cSf - .
+"""
+#: Makes the files of an archive, without the workspace itself, which belongs to another user. Then reads the input's
+#: end, which comes only after the archiving program has succeeded.
+_EXTRACT = f"""
+cd {WORKSPACE} || exit
+tar --strip-components=1 -xf - || exit
+exec cat >/dev/null
+"""
+#: exit codes of `tar` with which all files are in the archive. With 1, some were written meanwhile.
+_ARCHIVED = (0, 1)
 
 
 class KubernetesBackend:
@@ -169,38 +182,44 @@ class KubernetesBackend:
             raise NotInitialized(f"the cluster refuses the network policy of kernels: {error}") from error
         self._away = False
         if self._watching is None:
-            self._watching = spawn(self._watch(), "watch of Pods")
+            self._watching = spawn(forever(self._watch, AGAIN), "watch of Pods")
 
     async def _watch(self) -> None:
-        """Report all changes of Pods to their handles, until cancelled."""
-        while True:
-            with suppress(BackendUnavailable, Refused):
-                started = list(self._handles.values())  # before the list, which may lack Pods that are made from now on
-                pods, version = await self._cluster.pods()
-                self._note_answer(away=False)
-                there = {pod["metadata"]["name"]: pod for pod in pods}
-                for handle in started:
-                    if handle.id in there:
-                        handle.note(there[handle.id])
-                    else:
-                        handle.note_missing()
-                if self._adopted and not self._proving.locked():
-                    await self._remove_unknown(pods)
-                async with aclosing(self._cluster.watch(version)) as changes:
-                    async for kind, pod in changes:
-                        if kind == "ERROR":  # the version is too old for the API
-                            break
-                        self._note_change(kind, pod)
-                continue
+        """Report all changes of Pods to their handles, until the API ends the watch or does not answer."""
+        try:
+            started = list(self._handles.values())  # before the list, which may lack Pods that are made from now on
+            pods, version = await self._cluster.pods()
+            self._note_all(started, pods)
+            if self._adopted and not self._proving.locked():
+                await self._remove_unknown(pods)
+            async with self._cluster.watch(version) as changes:
+                self._note_answer(away=False)  # not before: without a watch, no kernel would be seen to run
+                async for kind, pod in changes:
+                    if kind == "ERROR":  # the version is too old for the API
+                        break
+                    self._note_change(kind, pod)
+        except (BackendUnavailable, Refused):
             self._note_answer(away=True)
             await asyncio.sleep(AGAIN)
+
+    def _note_all(self, started: list[PodHandle], pods: list[dict[str, Any]]) -> None:
+        """Report all Pods that there are to their handles, and to the handles that were there before which are not."""
+        for pod in pods:
+            self._note_change("ADDED", pod)
+        there = {pod["metadata"]["name"] for pod in pods}
+        for handle in started:
+            if handle.id not in there:
+                handle.note_missing()
 
     async def _remove_unknown(self, pods: list[dict[str, Any]]) -> None:
         """Remove Pods of no kernel, which a start has left when the API did not answer, or an earlier gateway."""
         for name in (pod["metadata"]["name"] for pod in pods):
             if name not in self._handles:
                 log.info("a Pod that belongs to no kernel is removed", pod=name)
-                await self._cluster.delete_pod(name)
+                try:
+                    await self._cluster.delete_pod(name)
+                except Refused as error:  # perhaps only for now; the other Pods and the watch do not wait for it
+                    log.warning("the cluster refuses to remove a Pod", pod=name, reason=str(error))
 
     def _note_change(self, kind: str, pod: dict[str, Any]) -> None:
         if (handle := self._handles.get(pod["metadata"]["name"])) is None:
@@ -360,27 +379,26 @@ class KubernetesBackend:
         hello = handshake(
             launch, info, python=PYTHON, image=IMAGE_DIR, workspace=WORKSPACE, private=PRIVATE, env=environment()
         )
-        delivered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        spawn(self._deliver(handle, hello, delivered), "handshake")
-        await delivered
+        await self._deliver(handle, hello)
         if not handle.alive:
             raise StartFailed("the kernel ended while it started")
         lap(Stage.RUN)
 
-    async def _deliver(self, handle: PodHandle, hello: bytes, delivered: asyncio.Future[None]) -> None:
-        """Send a handshake to the launcher, and leave the connection open until the launcher has surely read it."""
-        try:
-            async with self._cluster.run(handle.id, None) as stream:
-                await stream.write(hello)
-                delivered.set_result(None)
-                await asyncio.wait({handle.gone}, timeout=DELIVERED)
-        except SessionError as error:
-            if not delivered.done():
-                delivered.set_exception(error)
+    async def _deliver(self, handle: PodHandle, hello: bytes) -> None:
+        """Send a handshake to the launcher, and leave the connection open until the launcher has surely read it.
+
+        Raises:
+            ConnectionFailed: when the launcher cannot be reached, or the connection breaks before.
+        """
+        async with AsyncExitStack() as connection:
+            stream = await connection.enter_async_context(self._cluster.run(handle.id, None))
+            await stream.write(hello)
+            spawn(_close_later(connection.pop_all(), handle), "handshake")
 
     async def delete_workspace(self, workspace: str) -> None:
         """Remove the Pod that has stayed for the files of a workspace, if there is one."""
-        self._shared.pop(workspace, None)
+        if (making := self._shared.pop(workspace, None)) is not None:
+            making.add_done_callback(_end_unused)
         if (kept := self._latest.pop(workspace, None)) is not None:
             await kept.give_up_files()
 
@@ -401,18 +419,30 @@ class KubernetesBackend:
             await self.release()
 
 
+def _end_unused(made: asyncio.Future[Shared]) -> None:
+    """End the Pod of a shared workspace if nobody uses it, because all who wanted it have left while it was made."""
+    if not made.cancelled() and made.exception() is None:
+        made.result().end_unused()
+
+
+async def _close_later(connection: AsyncExitStack, handle: PodHandle) -> None:
+    """Close the connection that has brought a handshake."""
+    async with connection:
+        await asyncio.wait({handle.gone}, timeout=DELIVERED)
+
+
 async def _copy(old: PodHandle, new: PodHandle) -> None:
     """Copy the files of a workspace from one Pod to another, before the second kernel starts.
 
     Raises:
-        StartFailed: when that fails. A kernel without its files must not start.
+        StartFailed: when that fails. A kernel without its files must not start. They stay in the first Pod.
     """
     try:
         await old.running()  # a Pod that has stayed may have to make its next container
         async with (
             asyncio.timeout(COPY),
-            aclosing(old.output(_ARCHIVE, None)) as archive,
-            aclosing(new.output(_EXTRACT, archive)) as extracted,
+            aclosing(old.output(["sh", "-c", _ARCHIVE], None, within=None, successes=_ARCHIVED)) as archive,
+            aclosing(new.output(["sh", "-c", _EXTRACT], archive, within=None, successes=(0,))) as extracted,
         ):
             async for _ in extracted:
                 pass

@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, closing
 from typing import Any
 
 import aiohttp
 import orjson
 import structlog
+from aiohttp.http import HttpProcessingError
 from kubernetes_asyncio import client, config
 from kubernetes_asyncio.stream import WsApiClient
 
@@ -32,8 +33,10 @@ WATCH = 60
 RETRY_AFTER = 5
 #: connections to the API at the same time: one for each tool that runs, and some for calls
 CONNECTIONS = 1000
-_NOT_FOUND, _TOO_MANY, _FAILED = 404, 429, 500
+_OK, _NOT_FOUND, _TOO_MANY, _FAILED = 200, 404, 429, 500
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+#: what reading or parsing a line raises that is no event, such as the words of a load balancer or a line without end
+_NO_EVENT = (ValueError, KeyError, TypeError, HttpProcessingError)
 
 
 class Refused(Exception):
@@ -102,11 +105,7 @@ class Cluster:
         except _FAILURES as error:
             log.warning("the cluster's API does not answer", error=str(error)[:200])
             raise unavailable() from error
-        if response.status >= _FAILED or response.status == _TOO_MANY:
-            log.warning("the cluster's API fails", status=response.status, answer=body[:300].decode(errors="replace"))
-            raise unavailable()
-        if response.status >= 400:  # noqa: PLR2004 - every refusal
-            raise Refused(response.status, _message(body))
+        _check(response.status, body)
         return body
 
     async def version(self) -> str:
@@ -166,30 +165,32 @@ class Cluster:
         listed = orjson.loads(await self._answer(call))
         return listed["items"], str(listed["metadata"]["resourceVersion"])
 
-    async def watch(self, version: str) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
-        """Yield the changes of this installation's Pods since a version, until the API ends the watch.
+    @asynccontextmanager
+    async def watch(self, version: str) -> AsyncIterator[AsyncGenerator[tuple[str, dict[str, Any]], None]]:
+        """Open a watch: the changes of this installation's Pods since a version, until the API ends it.
 
         Raises:
-            BackendUnavailable: when the connection breaks.
+            BackendUnavailable: when the API does not answer or fails, also later when the connection breaks.
+            Refused: when the API refuses the watch.
         """
+        call = self._plain.list_namespaced_pod(
+            self._settings.namespace,
+            label_selector=self._settings.selector,
+            resource_version=version,
+            watch=True,
+            timeout_seconds=WATCH,
+            _preload_content=False,
+            _request_timeout=(CALL, WATCH + CALL),
+        )
         try:
-            response = await self._plain.list_namespaced_pod(
-                self._settings.namespace,
-                label_selector=self._settings.selector,
-                resource_version=version,
-                watch=True,
-                timeout_seconds=WATCH,
-                _preload_content=False,
-                _request_timeout=(CALL, WATCH + CALL),
-            )
-            try:
-                while line := await response.content.readline():
-                    event = orjson.loads(line)
-                    yield event["type"], event["object"]
-            finally:
-                response.close()
+            response = await call
         except _FAILURES as error:
             raise unavailable() from error
+        with closing(response):
+            if response.status != _OK:
+                _check(response.status, await _body(response))
+            async with aclosing(_events(response)) as changes:
+                yield changes
 
     async def log(self, name: str) -> bytes:
         """Return what a Pod has printed."""
@@ -248,6 +249,53 @@ class Cluster:
             raise ConnectionFailed("the sandbox cannot be reached now") from error
         async with aclosing(Stream(connection)) as stream:
             yield stream
+
+
+def _check(status: int, body: bytes) -> None:
+    """Check the status of an answer.
+
+    Raises:
+        BackendUnavailable: when the API has failed.
+        Refused: when the API has refused the call.
+    """
+    if status >= _FAILED or status == _TOO_MANY:
+        log.warning("the cluster's API fails", status=status, answer=body[:300].decode(errors="replace"))
+        raise unavailable()
+    if status >= 400:  # noqa: PLR2004 - every refusal
+        raise Refused(status, _message(body))
+
+
+async def _body(response: Any) -> bytes:
+    """Return the body of an answer that is no watch."""
+    try:
+        async with asyncio.timeout(CALL):
+            return bytes(await response.read())
+    except _FAILURES as error:
+        raise unavailable() from error
+
+
+async def _events(response: Any) -> AsyncGenerator[tuple[str, dict[str, Any]], None]:
+    """Yield the events of a watch.
+
+    Raises:
+        BackendUnavailable: when the connection breaks, or brings something else.
+    """
+    while event := await _event(response):
+        yield event
+
+
+async def _event(response: Any) -> tuple[str, dict[str, Any]] | None:
+    """Return the next event of a watch, or None at its end."""
+    try:
+        if not (line := await response.content.readline()):
+            return None
+        event = orjson.loads(line)
+        return event["type"], event["object"]
+    except _FAILURES as error:
+        raise unavailable() from error
+    except _NO_EVENT as error:
+        log.warning("the cluster's API sends no event", error=str(error)[:200])
+        raise unavailable() from error
 
 
 def _message(body: bytes) -> str:

@@ -199,8 +199,14 @@ class Shared:
         self._cluster = cluster
         self.users: dict[str, Guest] = {}
         #: whether the Pod ends, because the last user has left
-        self.closed = False
+        self._left_by_all = False
+        #: ports of users, and of kernels that start
         self._ports: set[int] = set()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the Pod takes no more users."""
+        return self._left_by_all or not self.pod.alive
 
     def adopt(self, own: str, info: ConnectionInfo) -> Guest:
         """Add a user of an earlier gateway."""
@@ -215,9 +221,16 @@ class Shared:
 
     def _left(self, guest: Guest) -> None:
         del self.users[guest.id]
-        self._ports.discard(guest.connection_info.shell_port)
-        if not self.users:
-            self.closed = True
+        self._free(guest.connection_info.shell_port)
+
+    def _free(self, port: int) -> None:
+        self._ports.discard(port)
+        self.end_unused()
+
+    def end_unused(self) -> None:
+        """End the Pod if it has no user, and none that starts."""
+        if not self._ports:
+            self._left_by_all = True
             spawn(self.pod.kill(), f"end of Pod {self.pod.id}")
 
     async def start(self, launch: Launch) -> Guest:
@@ -241,12 +254,11 @@ class Shared:
         self._ports.add(info.shell_port)
         try:
             launcher = await self._run(launch, info, word) if spec.argv else ""
-        except SessionError as error:
-            self._ports.discard(info.shell_port)
-            if not self.users:
-                self.closed = True
-                await self.pod.kill()
-            raise StartFailed("the kernel could not be started in its sandbox's Pod") from error
+        except BaseException as error:
+            self._free(info.shell_port)
+            if isinstance(error, SessionError):
+                raise StartFailed("the kernel could not be started in its sandbox's Pod") from error
+            raise
         return self._add(f"{launcher}{SEPARATOR}{word}", info)
 
     async def _run(self, launch: Launch, info: ConnectionInfo, word: str) -> str:

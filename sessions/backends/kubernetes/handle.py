@@ -6,17 +6,23 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Collection
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import structlog
+
 from sessions.backends.base import HandleListener
-from sessions.backends.kubernetes.cluster import Cluster
+from sessions.backends.kubernetes.cluster import Cluster, Refused
 from sessions.backends.kubernetes.profile import EVERYWHERE, IMAGE_DIR, PYTHON, bounded
 from sessions.backends.kubernetes.states import State, state_of
+from sessions.backends.kubernetes.streams import TIMEOUT, Stream
 from sessions.backends.toolbox import Toolbox
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import BackendUnavailable, ConnectionFailed, SessionError, StartFailed
 from sessions.model.tasks import spawn
 from sessions.model.values import ExitReason, KernelExit, Limits
+
+log = structlog.get_logger()
 
 #: seconds until a Pod that must end counts as ended. Its removal is tried again until the API confirms it.
 GIVE_UP = 10.0
@@ -191,11 +197,19 @@ class PodHandle:
         self._gone()
 
     async def _remove(self) -> None:
-        self.leftover = True
+        self.leftover, refused = True, False
         while not self._removed.is_set():
-            with suppress(BackendUnavailable):
+            try:
                 if not await self._cluster.delete_pod(self.id):
                     self._removed.set()
+            except BackendUnavailable:
+                pass  # told by the watch
+            except Refused as error:  # perhaps only for now, such as an expired token
+                if not refused:
+                    log.warning(
+                        "the cluster refuses to remove a Pod, which is tried again", pod=self.id, reason=str(error)
+                    )
+                refused = True
             with suppress(TimeoutError):
                 async with asyncio.timeout(AGAIN):
                     await self._removed.wait()
@@ -300,11 +314,24 @@ class PodHandle:
         """End the program that runs tools. The container stays."""
         await self._toolbox.end()
 
-    async def output(self, command: list[str], stdin: AsyncIterable[bytes] | None) -> AsyncGenerator[bytes, None]:
+    async def output(
+        self,
+        command: list[str],
+        stdin: AsyncIterable[bytes] | None,
+        *,
+        within: float | None = TIMEOUT,
+        successes: Collection[int] | None = None,
+    ) -> AsyncGenerator[bytes, None]:
         """Run a command in the Pod, and yield its output.
 
+        Args:
+            command: the command.
+            stdin: its input.
+            within: seconds that it may print nothing. None means no limit.
+            successes: exit codes with which it has succeeded. None means all.
+
         Raises:
-            ConnectionFailed: when the container has ended, or cannot be reached.
+            ConnectionFailed: when the container has ended, or cannot be reached, or the command has failed.
         """
         if self._exit is not None:
             raise ConnectionFailed("the sandbox is ending")
@@ -312,13 +339,20 @@ class PodHandle:
         async with self._cluster.run(self.id, command) as stream:
             feeding = spawn(stream.feed(stdin), "input of a tool")
             try:
-                while piece := await self._unless_ended(stream.read):
+                while piece := await self._unless_ended(partial(stream.read, within=within)):
                     yield piece
                 if self._exit is not None:  # its end may have cut the output
                     raise ConnectionFailed("the sandbox ended during a file operation")
+                if successes is not None:
+                    self._require(stream, successes)
             finally:
                 feeding.cancel()
                 await asyncio.wait({feeding})  # the input may be a generator, which its owner closes next
+
+    def _require(self, stream: Stream, successes: Collection[int]) -> None:
+        if stream.exit_code not in successes:
+            log.warning("a program in a Pod has failed", pod=self.id, exit_code=stream.exit_code)
+            raise ConnectionFailed("a file operation in the sandbox has failed")
 
     async def _unless_ended(self, read: Callable[[], Any]) -> bytes:
         """Return the next piece of output. The API may keep a connection to a container that has ended."""

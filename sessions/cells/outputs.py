@@ -12,7 +12,7 @@ Source: nbformat 4.5 (outputs), "Messaging in Jupyter" 5.4 (stream, display_data
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -84,7 +84,7 @@ class OutputArea:
         self._clear_pending = False
         #: number of times that outputs were cleared or replaced
         self._generation = 0
-        #: names of the errors among the outputs
+        #: beginnings of the names of the errors among the outputs
         self._errors: set[str] = set()
         #: whether an error was kept although the limit was reached
         self._over_limit = False
@@ -139,6 +139,11 @@ class OutputArea:
         """Whether the outputs show an error."""
         return bool(self._errors)
 
+    @property
+    def displays(self) -> Collection[str]:
+        """Ids of the displays among the outputs, which count towards the outputs' bytes."""
+        return self._displays.keys()
+
     def update(self, message: Message) -> Event | None:
         """Replace the content of the displays that an `update_display_data` names.
 
@@ -181,7 +186,8 @@ class OutputArea:
         Returns:
             the event for a streaming client; None when the error is shown already.
         """
-        return None if str(error.get("ename", "")) in self._errors else self._add_error(error, forced=True)
+        shown = str(error.get("ename", ""))[:NAME_MAX] in self._errors
+        return None if shown else self._add_error(error, forced=True)
 
     def _room(self) -> int:
         """Return the bytes for which there is room. A number below 0 means that no more outputs are kept."""
@@ -281,7 +287,7 @@ class OutputArea:
             if size < whole:
                 self._leave_out(whole - size)
         event = self._append(output, size)
-        self._errors.add(name)
+        self._errors.add(name[:NAME_MAX])
         return event
 
     def _clear_output(self, message: Message) -> Event | None:

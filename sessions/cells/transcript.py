@@ -7,7 +7,7 @@ outputs from here: each message is recorded only once.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -41,6 +41,7 @@ class Entry:
     code: str = ""
     started: bool = False
     execution_count: int | None = None
+    #: ids of the displays by which the transcript finds the cell
     displays: set[str] = field(default_factory=set)
     #: whether its kernel has reported `idle`, or has ended
     ended: bool = False
@@ -176,6 +177,7 @@ class Transcript:
         events = [cell.area.show(data) for data in displays]
         if failure is not None:
             events.append(cell.area.fail(failure))
+        self._forget_displays(cell, cell.area.displays)
         cell.error = error
         cell.ended = True
         self._touch(cell)
@@ -193,8 +195,15 @@ class Transcript:
             return
         self._touch()
         self._share.grow(-cell.size)
-        for display_id in cell.displays:
-            self._displays[display_id].pop(msg_id, None)
+        self._forget_displays(cell)
+
+    def _forget_displays(self, cell: Entry, shown: Collection[str] = ()) -> None:
+        """Find a cell no more by displays that it does not show any more: nothing counts the bytes of their ids."""
+        if len(cell.displays) == len(shown):  # the ids that are shown are among those by which the cell is found
+            return
+        for display_id in cell.displays.difference(shown):
+            cell.displays.remove(display_id)
+            self._displays[display_id].pop(cell.id, None)
             if not self._displays[display_id]:
                 del self._displays[display_id]
 
@@ -220,9 +229,11 @@ class Transcript:
         before = cell.area.size
         event = cell.area.add(message)
         self._touch(cell)
-        if event and (display_id := display_id_of(message)):
+        display_id = display_id_of(message)
+        if display_id is not None and display_id in cell.area.displays:
             cell.displays.add(display_id)
-            self._displays.setdefault(display_id, {})[message.parent_id] = None
+            self._displays.setdefault(display_id, {})[cell.id] = None
+        self._forget_displays(cell, cell.area.displays)  # the message may have cleared the cell
         self._grow(cell.area.size - before)  # this may drop the cell together with its displays
         return event
 

@@ -15,7 +15,16 @@ from sessions.backends.base import Backend, KernelHandle, KernelSleep, Launch, S
 from sessions.kernels.kernel import Kernel
 from sessions.kernels.pool import Pool
 from sessions.kernels.start_queue import StartQueue
-from sessions.model.checkpoint import CannotWake, NoRoom, SleepImage, Unable, Unanswered, Unproven
+from sessions.model.checkpoint import (
+    CannotWake,
+    InUse,
+    NoRoom,
+    SleepFailed,
+    SleepImage,
+    Unable,
+    Unanswered,
+    Unproven,
+)
 from sessions.model.connection_info import ConnectionInfo
 from sessions.model.errors import ConnectionFailed, SessionClosed, SessionError, StartFailed
 from sessions.model.tasks import shielded, spawn
@@ -29,6 +38,8 @@ ATTEMPTS_MAX = 3
 PAUSE = 0.5
 #: seconds from a trial's start to its answer. Measured: 0.2 s, and 3 s on a busy machine.
 TRIAL_TIMEOUT = 15.0
+#: seconds in which an idle kernel answers what it was asked, before it is written
+ANSWER_TIMEOUT = 2.0
 
 
 class KernelMemory:
@@ -75,8 +86,6 @@ class KernelMemory:
             SleepFailed: when the kernel could not be written or woken; it continues.
         """
         self._require_ability()
-        async with kernel.preloading.paused():
-            pass  # an import ahead of need would count as a use
         with self.disk.room(kernel.launch.tenant, expected_size(kernel)):
             try:
                 return await self._write_and_prove(kernel)
@@ -99,7 +108,24 @@ class KernelMemory:
             raise
         return image
 
+    async def _answered(self, kernel: Kernel) -> None:
+        """Wait until a kernel has answered all requests: those in transit would be lost with its channels.
+
+        Raises:
+            SleepFailed: when it has ended, or is busy; its channels stay open.
+        """
+        async with kernel.preloading.paused():
+            pass  # an import ahead of need would count as a use
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT):
+                await kernel.answered()
+        except TimeoutError:
+            raise InUse(f"it has not answered all requests within {ANSWER_TIMEOUT:g} s") from None
+        except ConnectionFailed as error:
+            raise SleepFailed("it takes no messages") from error
+
     async def _write_now(self, kernel: Kernel) -> SleepImage:
+        await self._answered(kernel)
         kernel.connection.suspend()
         try:
             image = await self._sleep.take(kernel.handle, kernel.launch)
@@ -198,8 +224,7 @@ class KernelMemory:
             SleepFailed: when the kernel could not be written; it continues.
         """
         self._require_ability()
-        async with kernel.preloading.paused():
-            pass  # an import ahead of need would count as a use
+        await self._answered(kernel)
         kernel.connection.suspend()
         continued = asyncio.Event()
         reopening = spawn(self._reopen_after(continued, kernel), "reopen a copied kernel")
@@ -266,8 +291,8 @@ class KernelMemory:
         with self.disk.room(launch.tenant, sum(expected_size(kernel) for kernel in kernels)):
             continued = asyncio.Event()
             for kernel in kernels:
-                async with kernel.preloading.paused():
-                    pass  # an import ahead of need would count as a use
+                await self._answered(kernel)
+            for kernel in kernels:
                 kernel.connection.suspend()
             reopening = [spawn(self._reopen_after(continued, kernel), "reopen a copied kernel") for kernel in kernels]
             try:
@@ -309,7 +334,10 @@ class KernelMemory:
         return await self._pool.with_room(lambda: self._starts.start_kernel(launch, wake))
 
     async def discard(self, image: SleepImage) -> None:
-        """Delete an image from disk."""
+        """Delete an image from disk, to the end also when the caller is cancelled: its client may leave at any time."""
+        await shielded(spawn(self._discard(image), "removal of an image"))
+
+    async def _discard(self, image: SleepImage) -> None:
         await self._sleep.discard(image)
         self.disk.forget(image)
 

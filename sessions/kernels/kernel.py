@@ -159,6 +159,18 @@ class Kernel:
         finally:
             ready.cancel()
 
+    async def answered(self) -> None:
+        """Wait until the kernel has answered all earlier requests, without a time limit. Nobody asks more meanwhile.
+
+        It handles the messages of a channel in order, so the gateway asks one thing more, and waits for that answer.
+
+        Raises:
+            ConnectionFailed: when the connection was closed meanwhile, or the kernel accepts no messages.
+        """
+        if self.launch.kernelspec.lease:  # other kernels, as R's, may answer nothing on control
+            await self.connection.request("control", "kernel_info_request", {})
+        await self.connection.ready()
+
     async def lease(self, launch: Launch) -> bool:
         """Give a warm kernel the environment and directory of a session, in one round trip on its control channel.
 

@@ -130,6 +130,7 @@ class Moments:
         Raises:
             CheckpointRefused: when that is not possible; the sandbox is as it was.
             SandboxNotFound: when the sandbox is paused.
+            SessionClosed: when one of the wanted sessions was ended before.
             SessionError: when the sandbox was ended, or a kernel could not be started.
         """
         sandbox = self._sandbox
@@ -194,6 +195,8 @@ class Moments:
     ) -> Moment:
         sandbox, memory = self._sandbox, self._services.kernel_memory
         written = [(session, kernel) for session, kernel in kernels if session in wanted]
+        if len(written) < len(wanted):
+            raise SessionClosed("the session was ended before it could be copied")
         others = [container, *(kernel.handle for session, kernel in kernels if session not in wanted)]
         *images, files = await memory.copy_together(sandbox.launch, [kernel for _, kernel in written], others)
         moment = Moment(

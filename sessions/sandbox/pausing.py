@@ -81,7 +81,12 @@ class Pausing:
         """Change nothing yet."""
         self._sandbox = sandbox
         self._turn = asyncio.Lock()
-        #: why a part of the paused sandbox is still in memory, for its client; empty if none is, or it is not paused
+        #: freezes the containers. None means that no pause has begun.
+        self._freezing: asyncio.Task[None] | None = None
+        #: whether a part of the paused sandbox may still run, because the last freeze or resume has failed
+        self._runs_on = False
+        #: why a part of the paused sandbox is still in memory or still runs, for its client; empty if none is or does,
+        #: or it is not paused
         self.problem = ""
         #: functions that cut the clients' connections: clients learn of the pause from a broken connection
         self.connections: set[Callable[[], None]] = set()
@@ -131,23 +136,47 @@ class Pausing:
             raise InvalidRequest(f"this gateway cannot pause a sandbox: {self._sandbox.pauses.detail}")
         if not self.paused:
             self._sandbox.amend(paused_at=self._sandbox.age())
-        return spawn(self._freeze(), f"pause {self._sandbox.key}")
+        return self._begin_freeze()
+
+    def try_again(self) -> None:
+        """Begin again to freeze the paused sandbox if a part of it may still run. The culler calls this at times."""
+        if self.paused and self._runs_on:
+            self._begin_freeze()
+
+    def _begin_freeze(self) -> asyncio.Task[None]:
+        if self._freezing is None or self._freezing.done():
+            self._freezing = spawn(self._freeze(), f"pause {self._sandbox.key}")
+        return self._freezing
 
     async def _freeze(self) -> None:
         async with self._turn:
             if not self.paused:  # resumed before this turn
                 return
-            for cut in list(self.connections):  # this interrupts the cells of these clients
-                cut()
-            loop = asyncio.get_running_loop()
-            until = loop.time() + QUIET
-            while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
-                await asyncio.sleep(LOOK)
-            leaves = self._sandbox.can_sleep
-            occupied = await self._occupied() if leaves else ""  # before the freeze, because it asks the container
-            await self._change_containers(lambda container: container.pause())
-            if leaves:
-                await self._leave_memory(occupied)
+            try:
+                await self._freeze_containers()
+            except SessionError as error:
+                self._runs_on, self.problem = True, f"a part of it may still run: {error.message}"
+                log.warning("a paused sandbox may still run", sandbox=str(self._sandbox.key), reason=error.message)
+                raise
+            self._runs_on = False
+
+    async def _freeze_containers(self) -> None:
+        again = self._runs_on
+        if again:
+            with suppress(SessionError):  # what still runs must be frozen in any case
+                await self._change_containers(lambda container: container.resume())
+        for cut in list(self.connections):  # this interrupts the cells of these clients
+            cut()
+        loop = asyncio.get_running_loop()
+        until = loop.time() + QUIET
+        while any(session.in_use for session in self._sandbox.sessions()) and loop.time() < until:  # noqa: ASYNC110 - they have no event in common
+            await asyncio.sleep(LOOK)
+        leaves = self._sandbox.can_sleep
+        occupied = await self._occupied() if leaves else ""  # before the freeze, because it asks the container
+        await self._change_containers(_freeze_again if again else lambda container: container.pause())
+        self.problem = ""
+        if leaves:
+            await self._leave_memory(occupied)
 
     # -- from memory to disk --------------------------------------------------------------------------------
 
@@ -220,11 +249,12 @@ class Pausing:
         """
         async with self._turn:  # after a pause that has just begun
             if self.paused:  # several uses may wake it at once
+                self._runs_on = True  # if a part of it does not continue, the others do
                 await self._change_containers(lambda container: container.resume())
                 # All of them now, and not each at its next use: what runs in them beside cells continues, too.
                 await _first_failure(_wake(each) for each in self._sandbox.sessions() if each.sleep_image is not None)
                 self._sandbox.amend(paused_at=None, lifetime=self._sandbox.age() + lifetime)
-                self.problem = ""
+                self._runs_on, self.problem = False, ""
 
     async def _change_containers(self, change: Callable[[KernelHandle | Session], Awaitable[None]]) -> None:
         """Pause or resume all containers, also when this fails for some of them."""
@@ -232,6 +262,12 @@ class Pausing:
         if (own := self._sandbox.container) is not None:
             found.append(own)
         await _first_failure(change(each) for each in found)
+
+
+async def _freeze_again(container: KernelHandle | Session) -> None:
+    """Freeze a container that may be frozen: the engine refuses to freeze it twice."""
+    await container.resume()
+    await container.pause()
 
 
 async def _first_failure(works: Iterable[Awaitable[None]]) -> None:

@@ -7,6 +7,7 @@ container. Each session is a kernel in another container on the same workspace. 
 from __future__ import annotations
 
 import uuid
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -167,6 +168,10 @@ class Sandbox(Owner):
             self._require_taken_over()
             await self.pausing.resume(self.spec.wake_lifetime)
 
+    def _require_open(self) -> None:
+        if self.closed:
+            raise SessionClosed("the sandbox was ended")
+
     def _require_taken_over(self) -> None:
         if self.left_container is not None:
             raise NotInitialized("the gateway was restarted and has not taken its sandboxes over yet")
@@ -178,16 +183,15 @@ class Sandbox(Owner):
             SessionClosed: when the sandbox was ended.
             SessionError: when the container could not be started.
         """
-        if self.closed:
-            raise SessionClosed("the sandbox was ended")
+        self._require_open()
         self._require_taken_over()
         await self.moments.over()
+        self._require_open()
         self.pausing.check()
         if self._container is not None:
             return self._container
         container = await self._start.run(self._start_container)
-        if self.closed:  # between the end of the start and this caller's turn in the event loop
-            raise SessionClosed("the sandbox was ended")
+        self._require_open()  # it may have ended between the end of the start and this caller's turn in the event loop
         return container
 
     async def _start_container(self) -> KernelHandle:
@@ -226,8 +230,7 @@ class Sandbox(Owner):
             LedgerUnavailable: when the ledger cannot be written.
             SessionClosed: when the sandbox was ended: it must have no record any more.
         """
-        if self.closed:
-            raise SessionClosed("the sandbox was ended")
+        self._require_open()
         left = ContainerRecord(container.id, container.connection_info, self.workspace) if container else None
         unfinished = self._moment is not None
         self._services.ledger.keep(
@@ -334,7 +337,7 @@ class Sandbox(Owner):
                 except FileExists:
                     told = f"cwd is no directory: there is a file at {spec.cwd[:64]!r}"
                     raise InvalidRequest(told, field="cwd") from None
-            return await self.moments.start(partial(self._registry.create, key, spec))
+            return await self._make(partial(self._registry.create, key, spec))
 
     async def default_session(self, language: str) -> Session:
         """Return the session for requests that name only a language. It is made on first use.
@@ -345,7 +348,16 @@ class Sandbox(Owner):
         with self._activity.use():
             key = SessionKey(self.key.tenant, self.default_name(language))
             spec = self._session_spec(language, "")
-            return await self.moments.start(partial(self._registry.get_or_create, key, spec))
+            return await self._make(partial(self._registry.get_or_create, key, spec))
+
+    async def _make(self, make: Callable[[], Awaitable[Session]]) -> Session:
+        """Make a session when no moment is being written, unless the sandbox was ended during the wait."""
+
+        async def work() -> Session:
+            self._require_open()  # no await until the registry has the session, which `_free` ends from then on
+            return await make()
+
+        return await self.moments.start(work)
 
     def default_name(self, language: str) -> str:
         """Return the name of the session for requests that name only a language, also if it was not made yet.
@@ -356,8 +368,7 @@ class Sandbox(Owner):
         return str(uuid.uuid5(uuid.UUID(self.workspace), self._registry.language(language)))
 
     def _session_spec(self, language: str, cwd: str) -> SessionSpec:
-        if self.closed:
-            raise SessionClosed("the sandbox was ended")
+        self._require_open()
         self.pausing.check()
         of = self.spec
         return SessionSpec(

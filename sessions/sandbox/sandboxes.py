@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from sessions.backends.abilities import Ability
-from sessions.model.errors import SandboxNotFound, SessionClosed, SessionError, SessionExists
+from sessions.model.errors import LedgerUnavailable, SandboxNotFound, SessionClosed, SessionError, SessionExists
 from sessions.model.tasks import spawn
 from sessions.model.values import SandboxSpec, SessionKey
 from sessions.sandbox import moments
@@ -108,7 +109,8 @@ class Sandboxes(Owners[Sandbox]):
         """Begin the pause of a sandbox whose lifetime is over, if its client wants that and the backend can.
 
         Returns:
-            whether the sandbox is paused, for this reason or another.
+            whether the sandbox is paused, for this reason or another, or is to be paused as soon as that can be
+            recorded. Its lifetime does not end it then.
         """
         over = (
             sandbox.spec.auto_pause
@@ -117,8 +119,9 @@ class Sandboxes(Owners[Sandbox]):
             and 0 < sandbox.spec.lifetime <= sandbox.age()
         )
         if over and not sandbox.pausing.paused and sandbox.left_container is None:
-            sandbox.pausing.begin()
-        return sandbox.pausing.paused
+            with suppress(LedgerUnavailable):  # the ledger has logged it, and the next call tries again
+                sandbox.pausing.begin()
+        return sandbox.pausing.paused or over
 
     async def create(self, key: SessionKey, spec: SandboxSpec) -> Sandbox:
         """Make a sandbox, and start its own container unless there is a warm one.

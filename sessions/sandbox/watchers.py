@@ -31,7 +31,8 @@ class Watcher:
 
     async def begin(self) -> None:
         """Begin to watch. The errors are those of `watch`."""
-        await self._next()
+        async with self._turn:  # the end of the sandbox may come meanwhile
+            await self._next()
 
     async def look(self) -> list[Change]:
         """Return the changes since the last look. The errors are those of `watch`."""
@@ -46,7 +47,7 @@ class Watcher:
         return found
 
     async def end(self) -> None:
-        """Stop watching, when no look is under way any more."""
+        """Stop watching, when neither the beginning nor a look is under way any more."""
         async with self._turn:
             await self._looks.aclose()
 
@@ -100,7 +101,7 @@ class Watchers:
         try:
             await watcher.begin()
         except BaseException:
-            del self._asked[name]
+            self._asked.pop(name, None)  # `close` may have removed it
             raise
         return name
 

@@ -242,9 +242,11 @@ class KernelSlot:
             SessionClosed: when the session was ended.
             SessionError: when no kernel could be started; the present kernel stays.
         """
-        while replacement.start is not None and self._start.task is not None:
+        while True:
+            await self._former_ended()  # meanwhile another start may begin, and this one must not become part of it
+            if replacement.start is None or self._start.task is None:
+                break
             await self._start.wait()
-        await self._former_ended()
         if self._listener.closed:
             raise SessionClosed
         if self.state in {State.DEAD, State.ASLEEP}:
@@ -392,7 +394,8 @@ class KernelSlot:
             the state of the variables. None means that the session did not return to a checkpoint.
         """
         checkpoint = self.checkpoints.return_point
-        if checkpoint is None or self._start.task is not None:  # a client has already asked for another kernel
+        asked = self._start.task is not None or self._replacing.locked()  # a client has asked for another kernel
+        if checkpoint is None or asked:
             return None
         self._listener.returning(kernel)
         try:

@@ -253,6 +253,8 @@ class Culler:
             if reason := self.reason_to_end_sandbox(sandbox):
                 log.info("sandbox culled", tenant=sandbox.key.tenant, sandbox=sandbox.key.name, reason=reason)
                 ending.append(self._sandboxes.end(sandbox.key, reason))
+            else:
+                sandbox.pausing.try_again()
         for session in self._registry.all():
             if self._may_sleep(session) and not self.sleep_turns.given_up(session):
                 falling.append(session)

@@ -136,16 +136,17 @@ def test_a_release_is_installed_upgraded_moved_and_removed(namespace: None, tmp_
 
     before, key = api("GET", POD), key_of_team()
     release("upgrade", values=VALUES | {"podAnnotations": {"upgraded": "yes"}})
-    assert api("GET", POD)["metadata"]["uid"] != before["metadata"]["uid"]
+    upgraded = api("GET", POD)
+    assert upgraded["metadata"]["uid"] != before["metadata"]["uid"]
     assert key_of_team() == key
     reply = run("x = x + 1; x")
     assert (text_of(reply), reply["state"]) == ("42", "preserved")
 
-    node = f"/api/v1/nodes/{before['spec']['nodeName']}"
+    node = f"/api/v1/nodes/{upgraded['spec']['nodeName']}"
     api("PATCH", node, {"spec": {"unschedulable": True}})
     try:
         api("DELETE", POD)
-        wait_for(lambda: is_ready() and api("GET", POD)["spec"]["nodeName"] != before["spec"]["nodeName"])
+        wait_for(lambda: is_ready() and api("GET", POD)["spec"]["nodeName"] != upgraded["spec"]["nodeName"])
     finally:
         api("PATCH", node, {"spec": {"unschedulable": False}})
     assert text_of(run("x")) == "42"

@@ -389,6 +389,21 @@ def test_a_failure_that_was_cleared_is_shown_again(kernel: Kernel) -> None:
     assert [output["ename"] for output in kernel.shown] == ["KeyError"]
 
 
+def test_a_failure_with_a_long_name_that_is_shown_in_short_is_not_shown_twice() -> None:
+    kernel = Kernel(max_bytes=10)
+    kernel.says(error("E" * 1_000))
+    assert kernel.area.fail({"ename": "E" * 1_000, "evalue": "bad", "traceback": []}) is None
+
+
+def test_of_an_error_that_is_too_large_only_what_is_shown_stays_in_memory() -> None:
+    kernel = Kernel(max_bytes=10)
+    tracemalloc.start()
+    kernel.says(error("E" * 1_000_000))
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 500_000
+
+
 # -- what outputs take -----------------------------------------------------------------------------------------
 
 

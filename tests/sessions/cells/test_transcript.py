@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import tracemalloc
 from itertools import count
 from typing import Any
 
@@ -233,6 +234,42 @@ def test_ids_of_displays_that_were_not_kept_are_not_kept_either() -> None:
     kept = kernel.transcript.find(one)
     assert kept is not None
     assert len(kept.displays) == len(kernel.cells[0][2]) - 1 < 99
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_ids_of_cleared_displays_are_forgotten(kernel: Kernel, wait: bool) -> None:  # noqa: FBT001
+    one = kernel.is_sent("1")
+    tracemalloc.start()
+    for number in range(10, 60):
+        kernel.says(display("a", f"{number}" * 40_000), clear(wait=wait), to=one)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1_000_000
+
+
+def test_a_display_that_is_shown_again_after_a_clear_can_be_updated(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(display("a", "x"), display("b", "y"), clear(wait=True), display("c", "x"), to=one)
+    assert kernel.says(update("d", "y"), to=one) == [None]
+    kernel.says(update("e", "x"), to=one)
+    assert kernel.cells == [("1", None, ["e"])]
+
+
+def test_ids_of_displays_that_the_end_of_their_cell_has_cleared_are_forgotten(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(display("a", "x"), clear(wait=True), to=one)
+    cell = kernel.transcript.find(one)
+    assert cell is not None
+    kernel.transcript.end(cell, {"ename": "UsageError", "evalue": "no magic", "traceback": []})
+    assert cell.displays == set()
+
+
+def test_the_id_of_a_display_in_another_message_is_not_kept(kernel: Kernel) -> None:
+    one = kernel.is_sent("1")
+    kernel.says(Saying("stream", stream("a").content | {"transient": {"display_id": "x" * 100_000}}), to=one)
+    cell = kernel.transcript.find(one)
+    assert cell is not None
+    assert cell.displays == set()
 
 
 # -- snapshots -------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 
 from sessions.backends.abilities import Ability
 from sessions.checkpoints.kept import KEPT_MAX
-from sessions.model.checkpoint import CheckpointMode, OnIdle
+from sessions.model.checkpoint import CheckpointMode, OnIdle, SleepFailed, SleepImage
 from sessions.model.errors import (
     CheckpointNotFound,
     CheckpointRefused,
@@ -29,7 +29,7 @@ from sessions.model.values import CUT, Limits, Network, SandboxSpec, SessionKey,
 from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.upkeep.culler import Culler
-from tests.fakes import MEMORY, Cell, FakeBackend, World, background, exported, run, until, world_over
+from tests.fakes import MEMORY, Cell, FakeBackend, FakeKernel, World, background, exported, run, until, world_over
 from tests.sessions.channels.test_hub import content, heard, send, text
 
 KEY, BRANCH = SessionKey("acme", "s1"), SessionKey("acme", "s2")
@@ -57,11 +57,9 @@ async def shown(session: Session, code: str = "print(x)") -> str:
     return str((await run(session, code)).outputs[0]["text"]).strip()
 
 
-@pytest.fixture
-def may_end(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """Set: the kernel that the session has now may end; until then its end waits."""
-    may_end, former = asyncio.Event(), world.backend.kernel
-    kill = former.kill
+def ends_late(former: FakeKernel, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set: the kernel may end; until then its end waits."""
+    may_end, kill = asyncio.Event(), former.kill
 
     async def slowly() -> None:
         await may_end.wait()
@@ -69,6 +67,12 @@ def may_end(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(former, "kill", slowly)
     return may_end
+
+
+@pytest.fixture
+def may_end(world: World, session: Session, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Set: the kernel that the session has now may end; until then its end waits."""
+    return ends_late(world.backend.kernel, monkeypatch)
 
 
 CRASH = "The kernel was ended by the signal SIGSEGV: a fault in compiled code"
@@ -197,6 +201,39 @@ async def test_a_session_that_sleeps_returns(backend: FakeBackend) -> None:
         assert session.state is State.ASLEEP
         await session.checkpoints.roll_back("one")
         assert (await shown(session), backend.sleep.kept) == ("1", {})
+
+
+async def test_a_return_that_comes_together_with_a_start_is_not_lost(world: World, session: Session) -> None:
+    await session.checkpoints.roll_back("one")  # the next start waits for the end of the kernel before
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    await asyncio.gather(session.start(), session.checkpoints.roll_back("one"))
+    assert await shown(session) == "1"
+
+
+async def test_a_restart_that_comes_together_with_a_start_is_not_lost(world: World, session: Session) -> None:
+    await session.checkpoints.roll_back("one")
+    world.backend.kernel.dies(1)
+    await until(lambda: session.state is State.DEAD)
+    await asyncio.gather(session.start(), session.restart())
+    assert (await run(session, "1")).state is StateChange.RESTARTED
+
+
+async def test_a_crash_does_not_undo_a_restart_that_waits_for_the_former_kernel(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    may_end = ends_late(world.backend.kernel, monkeypatch)
+    await run(session, "x = 1")
+    await session.checkpoints.roll_back(None)
+    restarting = spawn(session.restart(), "restart")
+    await asyncio.sleep(0)
+    world.backend.kernel.dies(139)
+    await until(lambda: session.state is State.DEAD)
+    may_end.set()
+    await restarting
+    await until(lambda: len(background("watch kernel")) == 1)  # that of the new kernel
+    assert (await run(session, "1")).state is StateChange.RESTARTED
 
 
 async def test_a_running_cell_ends_with_its_kernel(world: World, session: Session) -> None:
@@ -443,8 +480,12 @@ async def test_a_kernel_that_does_not_go_on_after_a_failed_checkpoint_is_reporte
     world: World, session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sessions.kernels.kernel.START_TIMEOUT", 0.2)
-    world.backend.sleep.refuses = "the runtime has failed"
-    world.backend.kernel.behaviour = replace(world.backend.behaviour, answers=False)
+
+    async def fails(*_: object) -> SleepImage:
+        world.backend.kernel.behaviour = replace(world.backend.behaviour, answers=False)
+        raise SleepFailed("the runtime has failed")
+
+    monkeypatch.setattr(world.backend.sleep, "copy", fails)
     with pytest.raises(CheckpointRefused, match=r"could not be written.* was ended"):
         await session.checkpoints.take("two")
     after = await run(session, "1")
@@ -592,6 +633,34 @@ async def test_a_checkpoint_from_after_the_last_cell_does_not_count_if_the_kerne
     await run(session, "x = 2")
     assert image not in {checkpoint.image.id for checkpoint in session.checkpoints.all}
     await until(lambda: image not in world.backend.sleep.copies)
+
+
+async def test_a_client_that_leaves_while_a_checkpoint_is_deleted_leaves_nothing_of_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await world.registry.create(KEY, AUTO)
+    for _ in range(2):
+        await run(session, "x = 1")
+        await ahead(world, session)
+    sleep, begun, go_on = world.backend.sleep, asyncio.Event(), asyncio.Event()
+    discard = sleep.discard
+
+    async def slowly(image: SleepImage) -> None:
+        begun.set()
+        await go_on.wait()
+        await discard(image)
+
+    monkeypatch.setattr(sleep, "discard", slowly)
+    cell = spawn(run(session, "x = 2"), "cell")
+    await begun.wait()
+    cell.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.wait({cell})
+    assert cell.cancelled()
+    await until(lambda: not session.in_use and session.reachable and not background("checkpoint"))
+    assert set(sleep.copies) == session.checkpoints._kept.images
+    assert world.services.kernel_memory.disk.used == len(sleep.copies) * sleep.size
 
 
 async def test_what_happens_as_soon_as_a_checkpoint_is_taken_is_later_than_it(world: World) -> None:

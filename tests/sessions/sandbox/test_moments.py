@@ -11,12 +11,14 @@ import pytest
 
 from sessions.guest.attached import Program
 from sessions.guest.processes import Process, ProcessList
+from sessions.guest.workspace import list_files
 from sessions.model.errors import (
     CheckpointNotFound,
     CheckpointRefused,
     LedgerUnavailable,
     QuotaExceeded,
     SandboxNotFound,
+    SessionClosed,
     SessionError,
     StartFailed,
     TemplateNotFound,
@@ -202,6 +204,41 @@ async def test_a_sandbox_that_is_ended_during_the_moment_leaves_nothing(world: W
     assert world.sandboxes.all() == []
 
 
+@pytest.mark.parametrize("default", [True, False])
+async def test_a_session_that_waits_for_the_moment_is_not_made_when_its_sandbox_ends(
+    world: World,
+    sandbox: Sandbox,
+    default: bool,  # noqa: FBT001
+) -> None:
+    world.backend.sleep.gate.clear()
+    forking = spawn(world.sandboxes.fork(sandbox, [(FORK, SPEC)]), "fork")
+    await until(lambda: not sandbox.moments._over.is_set())
+    making = spawn(sandbox.default_session("bash") if default else sandbox.create_session("python", ""), "session")
+    await asyncio.sleep(0)
+    ending = world.sandboxes.end(sandbox.key)
+    world.backend.sleep.gate.set()
+    with pytest.raises(SessionClosed):
+        await making
+    with pytest.raises(SessionError):
+        await forking
+    await ending
+    assert (world.registry.all(), world.backend.workspaces) == ([], [])
+
+
+async def test_a_use_that_waits_for_the_moment_starts_no_container_when_the_sandbox_ends(
+    world: World, sandbox: Sandbox
+) -> None:
+    sandbox.moments._over.clear()
+    listing = spawn(list_files(sandbox, ""), "list")
+    await asyncio.sleep(0)
+    await world.sandboxes.end(sandbox.key)
+    started = len(world.backend.started)
+    sandbox.moments._over.set()
+    with pytest.raises(SessionClosed):
+        await listing
+    assert (len(world.backend.started), world.backend.workspaces) == (started, [])
+
+
 async def test_a_fork_that_fails_is_an_entry_and_leaves_nothing(world: World, sandbox: Sandbox) -> None:
     sleep = world.backend.sleep
     sleep.fails = 1  # the first fork's files
@@ -326,6 +363,19 @@ async def test_a_branch_of_a_sandboxs_session_has_its_own_copy_of_the_files(worl
     assert await shown(branch) == "2"
     with pytest.raises(CheckpointRefused, match="shares its files"):
         await (await (await world.sandboxes.create(FORK, SPEC)).default_session("python")).checkpoints.take("c")
+
+
+async def test_a_session_that_is_deleted_before_it_is_copied_has_its_branch_refused(
+    world: World, sandbox: Sandbox
+) -> None:
+    source, other = await sandbox.default_session("python"), await sandbox.create_session("python", "")
+    async with other.checkpoints.turn():  # as while a cell runs
+        branching = spawn(world.sandboxes.branch(source, FORK, None), "branch")
+        await until(sandbox.moments._turn.locked)
+        await world.registry.end(source.key)
+    with pytest.raises(SessionClosed, match="before it could be copied"):
+        await branching
+    assert world.registry.find(FORK) is None
 
 
 async def test_a_branch_from_a_checkpoint_that_a_sandboxs_session_cannot_have_is_not_found(

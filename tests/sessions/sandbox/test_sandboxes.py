@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ from sessions.session.session import Session
 from sessions.session.states import State
 from sessions.tenants.quotas import TenantLimits
 from sessions.upkeep.culler import Culler
-from tests.fakes import PYTHON, FakeBackend, FakeKernel, World, run, until, world_over
+from tests.fakes import PYTHON, Failures, FakeBackend, FakeKernel, World, background, run, until, world_over
 
 KEY = SessionKey("acme", "s1")
 SPEC = SandboxSpec("template")
@@ -1084,6 +1085,108 @@ async def test_a_sandbox_whose_time_is_over_is_paused_if_its_client_wants_that(
         assert world.sandboxes.get(KEY) is sandbox
     assert sandbox.pausing.paused
     await until(lambda: world.backend.alive[0].paused)
+
+
+def refuse(_record: object) -> None:
+    raise LedgerUnavailable
+
+
+async def test_a_pause_that_cannot_be_recorded_stops_no_culling_and_costs_no_sandbox(
+    world: World, culler: Culler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = await world.sandboxes.create(KEY, replace(SPEC, lifetime=100, auto_pause=True))
+    other = await world.sandboxes.create(SessionKey("other", "s2"), replace(SPEC, lifetime=100))
+    world.clock.passes(100)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.ledger, "keep", refuse)
+        assert await culler.sweep() == 1
+        assert world.sandboxes.get(KEY) is sandbox
+    assert (sandbox.closed, sandbox.pausing.paused, other.closed) == (False, False, True)
+    assert await culler.sweep() == 0
+    assert sandbox.pausing.paused
+
+
+async def test_a_sandbox_whose_time_is_over_before_its_takeover_is_paused_afterwards(
+    backend: FakeBackend, tmp_path: Path
+) -> None:
+    backend.keeps_files = True
+    first = World(backend, ledger=tmp_path / "ledger")
+    assert await first.readiness.check()
+    await first.sandboxes.create(KEY, replace(SPEC, lifetime=100, auto_pause=True))
+    first.ledger.close()  # it is killed
+    world = World(backend, ledger=tmp_path / "ledger")
+    world.clock.passes(100)
+    sandbox = world.sandboxes.get(KEY)
+    assert not sandbox.closed
+    assert await world.readiness.check()
+    assert world.sandboxes.get(KEY).pausing.paused
+    await world.close()
+
+
+@pytest.fixture
+async def half_frozen(world: World, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> Sandbox:
+    """A paused sandbox of which only one container is frozen: the engine has refused that for the other one."""
+    await sandbox.default_session("python")
+    for kernel in world.backend.alive:
+        monkeypatch.setattr(kernel, "pause", partial(pause_once, kernel))
+    world.backend.failures["pause"] = BackendUnavailable()
+    holders(world.backend)[0].failures = Failures()
+    with pytest.raises(BackendUnavailable):
+        await sandbox.pausing.begin()
+    assert [kernel.paused for kernel in world.backend.alive] == [True, False]
+    return sandbox
+
+
+async def pause_once(kernel: FakeKernel) -> None:
+    """Freeze a container as an engine does, which refuses to freeze it twice."""
+    if kernel.paused:
+        raise BackendUnavailable
+    await FakeKernel.pause(kernel)
+
+
+async def test_a_part_of_a_paused_sandbox_that_runs_on_is_frozen_by_the_culler(
+    world: World, culler: Culler, half_frozen: Sandbox
+) -> None:
+    assert "may still run" in half_frozen.pausing.problem
+    world.backend.failures.clear()
+    await culler.sweep()
+    await until(lambda: not half_frozen.pausing.problem)
+    assert [kernel.paused for kernel in world.backend.alive] == [True, True]
+
+
+async def test_what_is_frozen_stays_so_while_the_engine_freezes_nothing_else(
+    world: World, culler: Culler, half_frozen: Sandbox
+) -> None:
+    for _ in range(2):
+        await culler.sweep()
+        await until(lambda: not background("pause"))
+        assert [kernel.paused for kernel in world.backend.alive] == [True, False]
+        assert "may still run" in half_frozen.pausing.problem
+
+
+async def test_a_sandbox_of_which_only_a_part_was_resumed_is_frozen_by_the_culler(
+    world: World, culler: Culler, sandbox: Sandbox
+) -> None:
+    await sandbox.default_session("python")
+    await sandbox.pausing.begin()
+    holders(world.backend)[0].failures = Failures()
+    world.backend.failures["resume"] = ConnectionFailed()
+    with pytest.raises(ConnectionFailed):
+        await sandbox.pausing.resume(60)
+    assert [kernel.paused for kernel in world.backend.alive] == [False, True]
+    await culler.sweep()
+    await until(lambda: not background("pause"))
+    assert [kernel.paused for kernel in world.backend.alive] == [True, True]
+
+
+async def test_a_sandbox_that_was_paused_or_resumed_is_left_alone_by_the_culler(
+    world: World, culler: Culler, sandbox: Sandbox
+) -> None:
+    for expected in (True, False):
+        await (sandbox.pausing.begin() if expected else sandbox.pausing.resume(60))
+        await culler.sweep()
+        assert background("pause") == []
+        assert [kernel.paused for kernel in world.backend.alive] == [expected]
 
 
 async def test_where_nothing_can_be_paused_a_pause_is_refused_and_a_sandbox_ends_at_its_time(

@@ -22,7 +22,7 @@ from sessions.model.tasks import spawn
 from sessions.sandbox import watchers
 from sessions.sandbox.sandbox import Sandbox
 from sessions.sandbox.watchers import WATCHERS_MAX
-from tests.fakes import World
+from tests.fakes import World, until
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +98,15 @@ async def test_a_watcher_ends_with_its_sandbox(sandbox: Sandbox) -> None:
             await waiting
     with pytest.raises(ProcessNotFound):
         await sandbox.watchers.look(name)
+
+
+async def test_a_sandbox_ends_while_a_client_begins_to_watch(world: World, sandbox: Sandbox) -> None:
+    adding = spawn(sandbox.watchers.add("", recursive=False), "watch")
+    await until(lambda: sandbox.watchers.present)
+    await sandbox.close()
+    with pytest.raises(ConnectionFailed):
+        await adding
+    assert world.backend.workspaces == []
 
 
 async def test_a_look_that_is_cut_off_ends_its_watcher(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,6 +35,8 @@ RETRY_AFTER = 5
 CONNECTIONS = 1000
 _OK, _NOT_FOUND, _TOO_MANY, _FAILED = 200, 404, 429, 500
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+#: the same for a WebSocket: aiohttp only asserts that a connection has outlived the answer to its handshake
+_BROKEN = (*_FAILURES, AssertionError)
 #: what reading or parsing a line raises that is no event, such as the words of a load balancer or a line without end
 _NO_EVENT = (ValueError, KeyError, TypeError, HttpProcessingError)
 
@@ -244,7 +246,7 @@ class Cluster:
                         name, namespace, command=command, stdout=True, **wanted
                     )
                 connection = await (await call)
-        except _FAILURES as error:
+        except _BROKEN as error:
             log.info("a Pod cannot be reached", error=str(error)[:200])
             raise ConnectionFailed("the sandbox cannot be reached now") from error
         async with aclosing(Stream(connection)) as stream:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import ClientConnectionResetError, ClientWebSocketResponse
+from aiohttp import ClientConnectionResetError, ClientResponse, ClientWebSocketResponse
 from structlog.testing import capture_logs
 
 from sessions.backends import kubernetes
@@ -322,3 +322,14 @@ async def test_a_user_that_leaves_does_not_end_the_pod_of_a_kernel_that_starts(a
         await until(lambda: sum("mkfifo" in command for command in api.commands) == 2)
         await first.kill()
         assert (await second).id.partition("/")[0] in api.pods
+
+
+async def test_a_wait_for_a_users_end_goes_on_after_a_connection_that_was_lost_with_its_handshake(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guests, "AGAIN", 0.01)
+    async with ready(api) as backend:
+        await backend.start(SHARED)
+        with monkeypatch.context() as lost:
+            lost.setattr(ClientResponse, "connection", None)  # as aiohttp finds it then
+            await until(lambda: sum("select" in command for command in api.commands) > 1)

@@ -433,10 +433,12 @@ class PythonKernel(IPythonKernel):
         quiet = "PYDEVD_DISABLE_FILE_VALIDATION"  # otherwise debugpy prints a warning into the output of cells
         os.environ.setdefault(quiet, "1")  # noqa: TID251 - as above
         importlib.reload(sys.modules["ipykernel.debugger"])
+        from .debugging import Debugger  # noqa: PLC0415 - few sessions are debugged
+
         loaded = [getattr(sys.modules[name], "__file__", None) for name in set(sys.modules) - known]
         self._kernel_modules += [file for file in loaded if file]  # the debugger must not step into these modules
         self.parent.connect_debugger()
-        self.debugger = self.debugger_class(
+        self.debugger = Debugger(
             self.log,
             self.debugpy_stream,
             self._publish_debug_event,

@@ -55,7 +55,7 @@ def outcome(gateway: Gateway, session: str, seen: dict[str, Any]) -> dict[str, A
 
 def test_a_cell_stops_is_stepped_and_ends(gateway: Gateway, session: str) -> None:
     seen = debug(gateway, session, "launch", code=AREA, breakpoints=[{"line": 3, "condition": "w == 3"}])
-    assert (seen["state"], seen["reason"]) == ("stopped", "breakpoint"), seen
+    assert (seen["error"], seen["state"], seen["reason"]) == (None, "stopped", "breakpoint"), seen
     assert [(frame["name"], frame["line"], frame["text"]) for frame in seen["frames"]] == [
         ("area", 3, "return product"),
         ("<module>", 6, "x = area(i, 2)"),
@@ -99,6 +99,35 @@ def test_after_an_uncaught_exception_its_frames_are_looked_at(gateway: Gateway, 
     assert debug(gateway, session, "evaluate", expression="scale = 99; scale")["value"]["value"] == "99"
     assert values(debug(gateway, session, "stackTrace"))["scale"] == "10"
     assert gateway.text(session, "'scale' in globals()") == "False"
+
+
+@process_only
+def test_a_debugger_that_does_not_start_says_why_and_starts_later(gateway: Gateway, session: str) -> None:
+    broken = "import debugpy\nlisten, debugpy.listen = debugpy.listen, lambda address: 1 / 0"
+    assert gateway.execute(session, broken)["status"] == "ok"
+    seen = debug(gateway, session, "launch", code="x = 1", breakpoints=[{"line": 1}])
+    assert "initialize: ZeroDivisionError: division by zero" in seen["error"]["message"]
+    gateway.execute(session, "debugpy.listen = listen")
+    seen = debug(gateway, session, "launch", code="x = 1", breakpoints=[{"line": 1}])
+    assert (seen["error"], seen["state"]) == (None, "stopped")
+
+
+#: lets another program take each port that a program has found free
+TAKES_FREED_PORTS = """
+import socket, zmq
+taken, unbind = [], zmq.Socket.unbind
+def freed(self, address):
+    unbind(self, address)
+    taken.append(socket.create_server(('127.0.0.1', int(address.rpartition(':')[2]))))
+zmq.Socket.unbind = freed
+"""
+
+
+@process_only
+def test_the_debuggers_port_cannot_be_taken_before_it_listens(gateway: Gateway, session: str) -> None:
+    assert gateway.execute(session, TAKES_FREED_PORTS)["status"] == "ok"
+    seen = debug(gateway, session, "launch", code="x = 1", breakpoints=[{"line": 1}])
+    assert (seen["error"], seen["state"]) == (None, "stopped")
 
 
 @process_only

@@ -142,6 +142,10 @@ async def _pass_on(log: asyncio.StreamReader) -> None:
             sys.stderr.flush()
 
 
+class _NoMessage(Exception):
+    """What was answered is no message of JSON-RPC, so that no gateway has answered, but perhaps a proxy."""
+
+
 class _Bridge:
     """Sends messages from standard input to the gateway, and writes the answers."""
 
@@ -193,6 +197,9 @@ class _Bridge:
                 if attempt == ATTEMPTS:
                     self._refuse(number, INTERNAL, f"the gateway at {self._url} does not answer: {error!r}")
                 await asyncio.sleep(PAUSE * attempt)
+            except _NoMessage:
+                self._refuse(number, INTERNAL, f"the answer of {self._url} is not a gateway's")
+                return
             else:
                 return
 
@@ -207,7 +214,7 @@ class _Bridge:
                 answered = False
                 async for line in lines_of(response.aiter_bytes()):  # the client's own lines also end at U+2028
                     if line.startswith(b"data: "):
-                        told = exact_json.loads(line.removeprefix(b"data: "))
+                        told = _message(line.removeprefix(b"data: "))
                         answered = answered or told.get("id") == message.get("id")
                         self._write(told)
                 if not answered:
@@ -216,11 +223,7 @@ class _Bridge:
             content = await response.aread()
         if not content:
             return
-        try:
-            told = exact_json.loads(content)
-        except orjson.JSONDecodeError:
-            self._refuse(message.get("id"), INTERNAL, f"the answer of {self._url} is not a gateway's")
-            return
+        told = _message(content)
         if message.get("id") is not None or "method" in message:
             if message.get("method") == "initialize" and "result" in told:
                 self._negotiated[_VERSION] = told["result"]["protocolVersion"]
@@ -250,6 +253,21 @@ class _Bridge:
     def _write(message: Json) -> None:
         sys.stdout.buffer.write(exact_json.dumps(message) + b"\n")
         sys.stdout.flush()
+
+
+def _message(content: bytes) -> Json:
+    """Return what the gateway has answered.
+
+    Raises:
+        _NoMessage: when it is no JSON object.
+    """
+    try:
+        told = exact_json.loads(content)
+    except orjson.JSONDecodeError as error:
+        raise _NoMessage from error
+    if not isinstance(told, dict):
+        raise _NoMessage
+    return told
 
 
 def _header_value(value: str) -> str:

@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -126,3 +128,32 @@ def test_a_gateway_that_does_not_answer_is_an_error() -> None:
     with program("--url", "http://127.0.0.1:9", "--key", "k") as mcp:
         mcp.write(modern("tools/list").body)
         assert "does not answer" in mcp.read()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [
+        ("text/html", "<html>"),
+        ("application/json", "[]"),
+        ("text/event-stream", "data: <html>\n\n"),
+        ("text/event-stream", "data: []\n\n"),
+    ],
+)
+def test_what_is_no_answer_of_a_gateway_is_an_error(kind: str, content: str) -> None:
+    class Proxy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.end_headers()
+            self.wfile.write(content.encode())
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Proxy) as server:
+        Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        with program("--url", f"http://127.0.0.1:{server.server_port}", "--key", "k") as mcp:
+            mcp.write(modern("tools/list").body)
+            assert mcp.read()["error"]["message"].endswith("is not a gateway's")
+        server.shutdown()

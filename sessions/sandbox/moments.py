@@ -95,8 +95,15 @@ class Moments:
     # -- what waits for a moment ----------------------------------------------------------------------------
 
     async def over(self) -> None:
-        """Wait until no moment is being written."""
-        await self._over.wait()
+        """Wait until no moment is being written.
+
+        Raises:
+            SessionClosed: when the sandbox was ended, perhaps during the wait.
+        """
+        while not self._over.is_set():
+            await self._over.wait()
+        if self._sandbox.closed:
+            raise SessionClosed("the sandbox was ended")
 
     @contextmanager
     def _starting(self) -> Iterator[None]:
@@ -110,9 +117,12 @@ class Moments:
                 self._started.set()
 
     async def start(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run work that makes a session, or starts its kernel, when no moment is being written."""
-        while not self._over.is_set():
-            await self.over()
+        """Run work that makes a session when no moment is being written.
+
+        Raises:
+            SessionClosed: when the sandbox was ended. It cannot end between this check and the work's first wait.
+        """
+        await self.over()
         with self._starting():
             return await work()
 

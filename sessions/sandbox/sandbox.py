@@ -7,7 +7,6 @@ container. Each session is a kernel in another container on the same workspace. 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -186,7 +185,6 @@ class Sandbox(Owner):
         self._require_open()
         self._require_taken_over()
         await self.moments.over()
-        self._require_open()
         self.pausing.check()
         if self._container is not None:
             return self._container
@@ -337,7 +335,7 @@ class Sandbox(Owner):
                 except FileExists:
                     told = f"cwd is no directory: there is a file at {spec.cwd[:64]!r}"
                     raise InvalidRequest(told, field="cwd") from None
-            return await self._make(partial(self._registry.create, key, spec))
+            return await self.moments.start(partial(self._registry.create, key, spec))
 
     async def default_session(self, language: str) -> Session:
         """Return the session for requests that name only a language. It is made on first use.
@@ -348,16 +346,7 @@ class Sandbox(Owner):
         with self._activity.use():
             key = SessionKey(self.key.tenant, self.default_name(language))
             spec = self._session_spec(language, "")
-            return await self._make(partial(self._registry.get_or_create, key, spec))
-
-    async def _make(self, make: Callable[[], Awaitable[Session]]) -> Session:
-        """Make a session when no moment is being written, unless the sandbox was ended during the wait."""
-
-        async def work() -> Session:
-            self._require_open()  # no await until the registry has the session, which `_free` ends from then on
-            return await make()
-
-        return await self.moments.start(work)
+            return await self.moments.start(partial(self._registry.get_or_create, key, spec))
 
     def default_name(self, language: str) -> str:
         """Return the name of the session for requests that name only a language, also if it was not made yet.

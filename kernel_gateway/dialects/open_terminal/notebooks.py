@@ -130,7 +130,8 @@ def _written(notebook: dict[str, Any], cell: dict[str, Any]) -> bytes:
         InvalidRequest: when the notebook could not be read again even so.
     """
     if (text := _encoded(notebook)) is None:
-        note = f"The outputs are left out: with them the notebook would have more than {TEXT_MAX >> 20} MiB.\n"
+        limits = f"have more than {TEXT_MAX >> 20} MiB, or be nested too deeply"
+        note = f"The outputs are left out: with them the notebook would {limits}.\n"
         cell["outputs"] = [{"output_type": "stream", "name": "stderr", "text": note}]
         text = _encoded(notebook)
     if text is None:

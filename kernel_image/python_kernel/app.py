@@ -12,11 +12,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import os
 import site
 import sys
-import threading
 from importlib.machinery import (
     EXTENSION_SUFFIXES,
     SOURCE_SUFFIXES,
@@ -112,14 +112,15 @@ class KernelApp(IPKernelApp):
             super().init_heartbeat()
 
     def listen(self) -> None:
-        """Bind the sockets, each in the thread that uses it. iopub is the last one."""
+        """Bind the sockets, each in the thread that uses it. iopub is the last one.
+
+        Raises:
+            ZMQError: when a port is taken. A kernel without one of its channels must not run.
+        """
         self.listens = True
         self._bind(self.shell_socket, self.shell_port)
         self._bind(self.stdin_socket, self.stdin_port)
-        bound = threading.Event()
-        self.control_thread.io_loop.add_callback(self._bind, self.control_socket, self.control_port)
-        self.control_thread.io_loop.add_callback(bound.set)
-        bound.wait()
+        asyncio.run_coroutine_threadsafe(self._bind_control(), self.control_thread.io_loop.asyncio_loop).result()
         self._shell = self.shell_socket.getsockopt(zmq.LAST_ENDPOINT)
         self.init_heartbeat()
         with self.iopub_thread.sending:
@@ -134,6 +135,9 @@ class KernelApp(IPKernelApp):
         """Connect the debugger to the shell channel. Called in the thread that uses this connection."""
         self._apply_curve_client_options(self.debug_shell_socket)
         self.debug_shell_socket.connect(self._shell)
+
+    async def _bind_control(self) -> None:
+        self._bind(self.control_socket, self.control_port)
 
     def _bind(self, socket: zmq.Socket[bytes], port: int) -> None:
         self._apply_curve_server_options(socket)

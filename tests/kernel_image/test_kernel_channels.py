@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import random
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,7 +110,8 @@ def ended(said: list[Message]) -> str:
 
 @pytest.fixture
 def talk() -> Iterator[Talk]:
-    manager = KernelManager(kernel_name="ours", kernel_spec_manager=Specs())
+    # Another program could take a TCP port before the kernel does.
+    manager = KernelManager(kernel_name="ours", kernel_spec_manager=Specs(), transport="ipc")
     manager.start_kernel()
     talk = Talk(manager)
     yield talk
@@ -426,3 +431,14 @@ def test_a_late_subscriber_is_welcomed_while_a_cell_prints(talk: Talk) -> None:
         types.add(late.get_iopub_msg(timeout=60)["msg_type"])
     late.iopub_channel.stop()
     talk.hear({asked})
+
+
+@pytest.mark.parametrize("channel", ["shell", "control", "iopub"])
+def test_a_kernel_that_lacks_one_of_its_channels_does_not_run(tmp_path: Path, channel: str) -> None:
+    info: dict[str, Any] = {f"{name}_port": 0 for name in ("shell", "iopub", "stdin", "control", "hb")}
+    info |= {"transport": "tcp", "ip": "127.0.0.1", "key": "k", "signature_scheme": "hmac-sha256"}
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        file = tmp_path / "connection.json"
+        file.write_text(json.dumps(info | {f"{channel}_port": other.getsockname()[1]}))
+        command = [part.format(connection_file=file) for part in ARGV]
+        assert subprocess.run(command, timeout=60, check=False).returncode == 1
